@@ -1,0 +1,44 @@
+# embedfleet's verbs for people who work on it. Ops use pyinfra itself: pyinfra inventory/prod.py deploy.py
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYINFRA := $(BIN)/pyinfra inventory/docker.py
+
+.PHONY: demo test unit lint targets down clean-targets env
+
+env: $(VENV)/.ok  ## the pinned Python environment
+
+$(VENV)/.ok: requirements-dev.lock
+	$(PYTHON) -c 'import sys; sys.exit("embedfleet needs Python 3.11 or newer; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: -r requirements-dev.lock
+	touch $@
+
+demo: env  ## from nothing to right embeddings, twice: the second deploy changes nothing
+	$(BIN)/python -m tests.targets.rig up
+	$(PYINFRA) deploy.py -y
+	$(PYINFRA) deploy.py -y
+
+test: env  ## everything that CI runs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m tests.targets.rig up
+	$(BIN)/python -m pytest
+
+unit: env  ## seconds, no host
+	$(BIN)/python -m pytest tests/unit
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+targets: env  ## start the test targets
+	$(BIN)/python -m tests.targets.rig up
+
+down: env  ## stop them; caches stay
+	$(BIN)/python -m tests.targets.rig down
+
+clean-targets: env  ## remove containers, networks and images that they made
+	$(BIN)/python -m tests.targets.rig clean

@@ -1,0 +1,61 @@
+"""How hosts are reached: without Nagle's delay, and with a clear word when they are not."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import Any
+
+from paramiko import Transport
+from pyinfra.api import Host, State
+from pyinfra.api.state import BaseStateCallback, StateStage
+
+from embedfleet import report
+from embedfleet.problems import Problem
+
+
+class ConnectionProblems(BaseStateCallback):
+    """Tells an unreachable host as a problem with a cure."""
+
+    @staticmethod
+    def host_connect_error(state: State, host: Host, error: object) -> None:
+        address = host.data.get("ssh_hostname") or host.name
+        if host.name.startswith("@docker/"):
+            problem = Problem(host.name, "docker container", f"the host cannot be reached: {error}", "make targets")
+        else:
+            cure = f"check {address} in the inventory, that the host is up, and that `ssh {address}` works from here"
+            problem = Problem(host.name, "ssh_hostname", f"the host cannot be reached: {error}", cure)
+        report.add(problem)
+
+
+def stop_only_while_executing(state: State) -> bool:
+    """Say whether failed hosts stop the run: not while connecting, where it is that host's failure alone."""
+    return state.current_stage >= StateStage.Execute
+
+
+def tell_unreachable_hosts() -> None:
+    """Have unreachable hosts told, and the others go on. Called from config.py.
+
+    pyinfra's State takes callbacks only after `init`, and connects right after it: there is no other place.
+    """
+    init = State.init
+
+    def init_with_callbacks(self: State, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        self.add_callback_handler(ConnectionProblems())  # type: ignore[no-untyped-call]
+        if self.should_raise_failed_hosts is None:  # without -y pyinfra asks the operator instead
+            self.should_raise_failed_hosts = stop_only_while_executing
+
+    State.init = init_with_callbacks  # type: ignore[method-assign]
+
+
+def disable_nagle() -> None:
+    """Set TCP_NODELAY on ssh connections: paramiko does not, which costs 42 ms a command. Called from config.py."""
+    start_client = Transport.start_client
+
+    def start_client_nodelay(self: Transport, *args: Any, **kwargs: Any) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # a ProxyJump or ProxyCommand has no TCP socket of ours
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # type: ignore[union-attr]
+        start_client(self, *args, **kwargs)
+
+    Transport.start_client = start_client_nodelay  # type: ignore[method-assign]

@@ -1,0 +1,1 @@
+"""Operations that pyinfra lacks: batches of files, accounts and directories, certificates, and embedfleetctl's jobs."""

@@ -1,0 +1,128 @@
+"""Operations that let embedfleetctl work on the host: make a part, apply the gateway, activate a release, verify."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Generator
+from typing import Any, cast
+
+from pyinfra import host, logger
+from pyinfra.api import FileUploadCommand, FunctionCommand, Host, QuoteString, State, StringCommand, operation
+from pyinfra.api.arguments import ConnectorArguments
+from pyinfra.api.command import PyinfraCommand
+from pyinfra.connectors.util import CommandOutput
+from typing_extensions import override
+
+from embedfleet import report
+from embedfleet.facts.state import CTL, ControlState, FinishedParts, Probes
+from embedfleet.plan import Part
+from embedfleet.problems import Problem, render
+
+FAILED = "embedfleetctl failed: "  # how files/embedfleetctl/__main__.py begins to tell a failure
+
+
+class Control(StringCommand):
+    """An embedfleetctl call whose progress is shown as it comes, and whose failure is told as a Problem."""
+
+    @override
+    def execute(self, state: State, host: Host, connector_arguments: ConnectorArguments) -> tuple[bool, CommandOutput]:
+        connector_arguments.update(self.connector_arguments)
+        status, output = host.run_shell_command(
+            self, print_output=True, print_input=state.print_input, **connector_arguments
+        )
+        if not status:
+            report.add(failure_of(host.name, output.stderr_lines))
+            return status, CommandOutput([])  # shown as it came; pyinfra would print all of it again
+        return status, output
+
+
+def failure_of(name: str, stderr: list[str]) -> Problem:
+    """Return the failure that embedfleetctl told on standard error; without one, what it printed instead."""
+    lines = list(stderr)
+    for index, line in enumerate(lines):
+        if line.startswith(FAILED):
+            rest = lines[index + 1 :]
+            cut = next((i for i, text in enumerate(rest) if text.startswith("cure: ")), len(rest))
+            cure = "\n".join(rest[cut:]).removeprefix("cure: ")
+            return Problem(name, line.removeprefix(FAILED).strip(), "\n".join(rest[:cut]), cure or "read the log")
+    tail = "\n".join(lines[-8:]) or "the connection or the command ended without a word"
+    return Problem(name, "host", tail, "run the deploy again: it goes on from what is finished")
+
+
+@operation()
+def part(part: Part) -> Generator[PyinfraCommand, None, None]:
+    """
+    Ensure that a part is finished; making it runs in a systemd unit on the host, which outlives this run.
+
+    + part: what to make
+    """
+    if host.get_fact(FinishedParts).has(part.kind, part.id):
+        host.noop(f"{part.kind}/{part.id} is finished")
+        return
+    host.log(f"make {part.kind}/{part.id}")
+    spec = io.StringIO(json.dumps(part.spec, indent=1))
+    yield FileUploadCommand(spec, f"/var/lib/embedfleet/specs/{part.kind}-{part.id}.json")
+    yield Control(CTL, "make", part.kind, QuoteString(part.id), f"--limit {part.limit}")
+
+
+@operation()
+def gateway() -> Generator[PyinfraCommand, None, None]:
+    """Ensure that the gateway runs with what is on disk: `nginx -t`, then start or reload, only when something differs."""
+    state = host.get_fact(ControlState)
+    if cast(dict[str, Any], state.get("gateway", {})).get("applied"):
+        host.noop("the gateway runs with what is on disk")
+        return
+    yield Control(CTL, "gateway apply")
+
+
+def converged(state: dict[str, Any], release: str) -> bool:
+    """Say whether every wanted instance runs `release`, proven, and nothing else of ours runs."""
+    instances = state.get("instances", [])
+    return bool(
+        state.get("current") == release
+        and not state.get("rollout")
+        and any(i["wanted"] for i in instances)
+        and all(i["wanted"] and i["active"] == "active" and i["enabled"] and i["release"] == release for i in instances)
+        and not any(out.get("by") == "rollout" for out in state.get("gateway", {}).get("out", {}).values())
+    )
+
+
+@operation()
+def activate(release: str, limit: int) -> Generator[PyinfraCommand, None, None]:
+    """
+    Ensure that a finished release is current and runs in every instance: proven on a side port, switched one by one.
+
+    + release: id
+    + limit: seconds
+    """
+    if converged(host.get_fact(ControlState), release):
+        host.noop(f"{release} is current and runs in every instance")
+        return
+    yield Control(CTL, "activate", QuoteString(release), f"--limit {limit}")
+
+
+def _tell(state: State, host: Host, problem: Problem) -> bool:
+    report.add(problem)
+    logger.error(render([problem]))
+    return False
+
+
+@operation()
+def verified(release: str) -> Generator[PyinfraCommand, None, None]:
+    """
+    Ensure that every instance and the gateway answer with right embeddings of `release`; changes nothing, fails otherwise.
+
+    + release: id that must be current
+    """
+    found = host.get_fact(Probes)
+    if found:
+        report.verified(host.name, found)
+    wrong = [f"{row['name']}: {row.get('error', '')}" for row in found.get("rows", []) if not row["right"]]
+    if found.get("release") != release:
+        wrong.append(f"current is {found.get('release')}, planned is {release}")
+    if not wrong:
+        host.noop("every instance and the gateway answer right")
+        return
+    problem = Problem(host.name, "verify", "; ".join(wrong), "embedfleetctl verify; journalctl -u 'embedfleet-*'")
+    yield FunctionCommand(_tell, (problem,), {})

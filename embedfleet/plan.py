@@ -1,0 +1,329 @@
+"""The plan of one host: a pure function of settings, survey and local files. No host access, no I/O.
+
+Every part is named by what goes into it, so "does it exist?" is the whole question of "is it up to date?".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from embedfleet.facts.state import ROOT
+from embedfleet.facts.survey import Survey
+from embedfleet.models import FAR, MODELS, NEAR, QUERY, Model
+from embedfleet.platforms import Platform
+from embedfleet.problems import Problem
+from embedfleet.render import ManagedFile, managed_files, units
+from embedfleet.settings import Settings
+from embedfleet.sources import Sources
+
+
+@dataclass(frozen=True, repr=False)
+class Part:
+    """A part to be made on the host unless it is finished there.
+
+    :param spec: what the host's embedfleetctl needs to make it; JSON
+    :param limit: seconds it may take
+    """
+
+    kind: str
+    id: str
+    spec: dict[str, Any]
+    limit: int
+
+    def __repr__(self) -> str:
+        """Short: pyinfra prints an operation's arguments, and specs hold whole lock files."""
+        return f"{self.kind}/{self.id}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that operations need to know of one host."""
+
+    host: str
+    settings: Settings
+    platform: Platform
+    release: str
+    tools: Part
+    conda: Part
+    engine: Part
+    model: Part
+    release_part: Part
+    files: tuple[ManagedFile, ...]
+    packages: tuple[str, ...]
+    accounts: tuple[str, ...]
+    directories: dict[str, tuple[str, str]]  # path -> (octal mode, owner)
+    certificates: tuple[str, ...]
+    warnings: tuple[Problem, ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All parts, in the order in which they are made."""
+        return (self.tools, self.conda, self.engine, self.model, self.release_part)
+
+
+BUILD_USER = "embedfleet-build"
+
+
+def fingerprint(*inputs: Any) -> str:
+    """Return ten hex digits that change when any of `inputs` (JSON values) does."""
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey, sources: Sources) -> Plan:
+    """Return the plan of a host that `problems_of` has nothing fatal against."""
+    model = MODELS.get(settings.model_id, Model(dimension=0, max_len=0, disk_gib=5))
+    indexes = {"index_url": settings.python_index_url, "extra_index_urls": settings.python_extra_index_urls}
+
+    tools_id = fingerprint(sources.locks["tools"], survey.os_id, survey.os_version, platform.machine)
+    tools = Part("tools", tools_id, {**indexes, "content_lock": sources.locks["tools"]}, 1800)
+
+    conda_id = fingerprint(sources.locks["conda"], platform.conda_subdir)
+    conda_spec = {"channel": settings.conda_channel, "subdir": platform.conda_subdir, "tools": tools_id}
+    conda = Part("conda", conda_id, {**conda_spec, "content_lock": sources.locks["conda"]}, 1800)
+
+    engine = _engine(settings, platform, survey, sources, conda_id, tools_id, indexes)
+    short = settings.model_id.rpartition("/")[2]
+    model_id = f"{short}-{fingerprint(settings.model_id, settings.model_revision, settings.model_sha256, settings.model_exclude)}"
+    model_spec = {
+        "model_id": settings.model_id,
+        "revision": settings.model_revision,
+        "endpoint": settings.model_endpoint,
+        "exclude": settings.model_exclude,
+        "sha256": settings.model_sha256,
+        "tools": tools_id,
+        "limit": 14400,
+    }
+    serve = {"args": serve_args(settings, platform, model), "env": serve_env(settings, platform, survey)}
+    probe = {
+        "model": settings.model_name,
+        "dimension": model.dimension,
+        "texts": [QUERY, NEAR, FAR],
+        "near": model.near,
+        "far": model.far,
+        "tolerance": model.tolerance,
+        "start_timeout": settings.start_timeout,
+    }
+    unit_files = units(settings, platform, sources)
+    # The unit's text is part of the release: a changed unit takes the same proven way to the instances as a new engine.
+    release = (
+        f"{settings.vllm_version}-{settings.model_name}-{fingerprint(engine.id, model_id, serve, probe, unit_files)}"
+    )
+    release_spec = {"engines": engine.id, "models": model_id, "serve": serve, "probe": probe}
+    return Plan(
+        host=host,
+        settings=settings,
+        platform=platform,
+        release=release,
+        tools=tools,
+        conda=conda,
+        engine=engine,
+        model=Part("models", model_id, model_spec, 14400 + 600),
+        release_part=Part("releases", release, release_spec, 600),
+        files=managed_files(settings, platform, sources, unit_files),
+        packages=platform.packages,
+        accounts=(settings.service_user, BUILD_USER),
+        directories=_directories(settings),
+        certificates=tuple(f"/usr/local/share/ca-certificates/embedfleet-{name}.crt" for name in sources.certificates),
+        warnings=tuple(p for p in problems_of(host, settings, platform, survey) if not p.fatal),
+    )
+
+
+def _engine(
+    settings: Settings,
+    platform: Platform,
+    survey: Survey,
+    sources: Sources,
+    conda: str,
+    tools: str,
+    indexes: dict[str, Any],
+) -> Part:
+    cmake = list(platform.cmake_args if settings.vllm_cmake_args is None else settings.vllm_cmake_args)
+    env = {"VLLM_TARGET_DEVICE": platform.device, **platform.build_env}
+    if platform.arch_list:
+        env["TORCH_CUDA_ARCH_LIST"] = platform.arch_list
+    if cmake:
+        env["CMAKE_ARGS"] = " ".join(cmake)
+    env |= settings.vllm_build_env
+    patches = [{"name": name, "sha256": digest} for name, digest, _ in sources.patches]
+    built_of = {
+        "version": settings.vllm_version,
+        "git_ref": settings.vllm_git_ref or f"v{settings.vllm_version}",
+        "commit": settings.vllm_commit,
+        "patches": patches,
+        "build_env": env,
+        "precompiled": settings.vllm_precompiled.model_dump() if settings.vllm_precompiled else None,
+        "conda": conda,
+    }
+    precompiled = {"precompiled": settings.vllm_precompiled.sha256} if settings.vllm_precompiled else {}
+    # Where things come from (URLs) and how many jobs build them change nothing of the result, so not the id either.
+    digest = fingerprint(built_of | precompiled, sources.locks["engine"], platform.machine)
+    spec = {
+        **built_of,
+        **indexes,
+        "git_url": settings.vllm_git_url,
+        "patches": [{"name": name, "sha256": sha, "text": text} for name, sha, text in sources.patches],
+        "build_env": {**env, "MAX_JOBS": str(jobs(settings, platform, survey))},
+        "tools": tools,
+        "limit": settings.build_timeout,
+        "content_lock": sources.locks["engine"],
+    }
+    return Part(
+        "engines", f"vllm-{settings.vllm_version}-{platform.device}-{digest}", spec, settings.build_timeout + 3600
+    )
+
+
+def jobs(settings: Settings, platform: Platform, survey: Survey) -> int:
+    """Return MAX_JOBS: as many as cores and memory allow; vLLM's own default takes every core and runs out of memory."""
+    if settings.build_jobs:
+        return settings.build_jobs
+    cores = survey.cores or 1
+    memory = (survey.available_mib or 0) / 1024
+    return max(1, min(cores, int(memory // platform.build_gib)))
+
+
+def serve_args(settings: Settings, platform: Platform, model: Model) -> list[str]:
+    """Return the flags of `vllm serve`, each valid for the pinned vLLM (0.32, 0.33); no --task, no --device."""
+    dtype = platform.dtype if settings.dtype == "platform" else settings.dtype
+    max_len = settings.max_model_len or model.max_len
+    args = ["--served-model-name", settings.model_name, settings.model_id, "--runner", "pooling", "--dtype", dtype]
+    if max_len:
+        batched = settings.max_num_batched_tokens or max(max_len, 16384 if platform.device == "cuda" else 2048)
+        args += ["--max-model-len", str(max_len), "--max-num-batched-tokens", str(batched)]
+    args += ["--max-num-seqs", str(settings.max_num_seqs)]
+    utilization = settings.gpu_memory_utilization or platform.gpu_memory_utilization
+    if platform.device == "cuda" and utilization:
+        args += ["--gpu-memory-utilization", str(utilization)]
+    if platform.device == "cpu":
+        # An encoder has no KV cache. Without this flag vLLM wants 92 % of the memory of NUMA node 0 free and dies at
+        # start where it is not (seen with 0.32 on 2 cores).
+        args += ["--kv-cache-memory-bytes", "64M"]
+    if platform.enforce_eager if settings.enforce_eager is None else settings.enforce_eager:
+        args.append("--enforce-eager")
+    if settings.api_server_count > 1:
+        args += ["--api-server-count", str(settings.api_server_count)]
+    args += ["--disable-access-log-for-endpoints", "/health,/metrics"]
+    for name, value in sorted(settings.serve_args.items()):
+        if value is True:
+            args.append(f"--{name}")
+        elif value is not False:
+            args += [f"--{name}", str(value)]
+    return args
+
+
+def serve_env(settings: Settings, platform: Platform, survey: Survey) -> dict[str, str]:
+    """Return the environment of the instances: offline, no usage statistics, threads from the host's cores."""
+    env = {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    }
+    if platform.device == "cpu":
+        env |= {
+            "VLLM_TARGET_DEVICE": "cpu",
+            "OMP_NUM_THREADS": str(max(1, (survey.cores or 1) // len(settings.instance_ports))),
+        }
+    return {**env, **platform.serve_env, **settings.serve_env}
+
+
+def _directories(settings: Settings) -> dict[str, tuple[str, str]]:
+    root, build, service = "root", BUILD_USER, settings.service_user
+    owned = {
+        f"{ROOT}/{name}": ("755", root) for name in ("tools", "conda", "engines", "models", "releases", "work", "cache")
+    }
+    return {
+        ROOT: ("755", root),
+        **owned,
+        f"{ROOT}/work/home": ("755", build),
+        f"{ROOT}/cache/uv": ("755", build),
+        "/var/lib/embedfleet": ("755", root),
+        "/var/lib/embedfleet/specs": ("700", root),
+        "/var/lib/embedfleet/results": ("755", root),
+        "/var/lib/embedfleet/gateway": ("755", root),
+        "/var/cache/embedfleet-gateway": ("750", service),
+        "/var/log/embedfleet": ("755", root),
+    }
+
+
+def problems_of(host: str, settings: Settings, platform: Platform, survey: Survey) -> list[Problem]:
+    """Return every problem of the host at once: fatal ones refuse it before any change."""
+    found: list[Problem] = []
+
+    def add(setting: str, reason: str, cure: str, fatal: bool = True) -> None:
+        found.append(Problem(host, setting, reason, cure, fatal))
+
+    if not survey.root:
+        add(
+            "_sudo",
+            "commands do not run as root on this host",
+            "connect as root, or set _sudo = True with passwordless sudo",
+        )
+    if survey.init not in ("systemd", ""):
+        add("host", f"PID 1 is {survey.init}, not systemd", "use a host with systemd")
+    if not survey.apt:
+        add(
+            "host",
+            f"{survey.os_name or 'this system'} has no apt",
+            "use Debian 12 or Ubuntu 22.04/24.04; others come later",
+        )
+    if platform.device == "cuda":
+        add(
+            "platform",
+            f"{platform.name} needs an NVIDIA driver, which this version of embedfleet does not install yet",
+            "use a CPU platform, or wait for the driver component",
+        )
+    if settings.model_id not in MODELS:
+        add(
+            "model_id",
+            f"nothing is known of {settings.model_id}'s vectors, so they cannot be proven right",
+            "add a row to embedfleet/models.py",
+        )
+    if platform.known == "read":
+        add(
+            "platform",
+            f"{platform.name} has never been run by the project: {platform.known_note}",
+            "try it on one host first",
+            False,
+        )
+    if not settings.model_sha256 or settings.model_revision in ("master", "main"):
+        add(
+            "model_sha256",
+            f"{settings.model_id}@{settings.model_revision} is not pinned: the server's own checksums are trusted",
+            "pin model_revision and model_sha256 (docs/first-deploy.md)",
+            False,
+        )
+    found += _ports(host, settings, survey) + _disk(host, settings, platform, survey)
+    return found
+
+
+def _ports(host: str, settings: Settings, survey: Survey) -> list[Problem]:
+    ours = {port: ("instance_ports", f"embedfleet-vllm@{port}.service") for port in settings.instance_ports}
+    ours[settings.side_port] = ("side_port", f"embedfleet-candidate@{settings.side_port}.service")
+    ours[settings.gateway_port] = ("gateway_port", "embedfleet-gateway.service")
+    found = []
+    for listener in survey.listeners:
+        setting, unit = ours.get(listener.port, ("", ""))
+        if setting and listener.unit != unit:
+            who = listener.program or "an unknown program"
+            where = f" ({listener.unit})" if listener.unit else ""
+            reason = f"port {listener.port} is in use by {who}{where}"
+            found.append(Problem(host, setting, reason, f"stop that program, or change {setting}"))
+    return found
+
+
+def _disk(host: str, settings: Settings, platform: Platform, survey: Survey) -> list[Problem]:
+    engine_there = any(part.startswith(f"engines/vllm-{settings.vllm_version}-") for part in survey.parts)
+    model = MODELS.get(settings.model_id)
+    short = settings.model_id.rpartition("/")[2]
+    model_there = any(part.startswith(f"models/{short}-") for part in survey.parts)
+    need = (0 if engine_there else platform.engine_gib) + (0 if model_there or model is None else model.disk_gib) + 0.5
+    free = survey.free_mib.get("/opt")
+    if free is None:
+        return [Problem(host, "host", "free space of /opt is unknown", "see that df works on the host", False)]
+    if free / 1024 < need:
+        reason = f"/opt has {free / 1024:.1f} GiB free, this deploy needs {need:.1f} GiB"
+        return [Problem(host, "host", reason, "make room, or mount a larger disk at /opt/embedfleet")]
+    return []

@@ -1,0 +1,54 @@
+"""What can stop a host, said so that somebody on call can act on it.
+
+Every refusal in the project is a `Problem`: which host, which setting, why, and what cures it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One reason why a host cannot be deployed, or should be looked at.
+
+    :param host: name of the host in the inventory
+    :param setting: the setting (or fact) that is at odds with the host, as written in group_data
+    :param reason: what is wrong, one sentence
+    :param cure: what the operator does about it
+    :param fatal: False for a warning, which stops nothing
+    """
+
+    host: str
+    setting: str
+    reason: str
+    cure: str
+    fatal: bool = True
+
+    def as_dict(self) -> dict[str, str | bool]:
+        """Return the problem for JSON output."""
+        return asdict(self)
+
+
+class Refused(Exception):
+    """A host is refused. Carries every problem found, not only the first."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = list(problems)
+        super().__init__("; ".join(f"{p.host}: {p.setting}: {p.reason}" for p in self.problems))
+
+
+def render(problems: Iterable[Problem], width: int = 118) -> str:
+    """Return `problems` as a readable block, fatal ones last (the end of a terminal is what people see)."""
+    ordered = sorted(problems, key=lambda p: (p.fatal, p.host, p.setting))
+    lines: list[str] = []
+    for problem in ordered:
+        lines.append(f"{'FAILED ' if problem.fatal else 'warning'}  {problem.host}  {problem.setting}")
+        for label, text in (("why", problem.reason), ("cure", problem.cure)):
+            pad = f"    {label + ':':6}"
+            first, *rest = text.splitlines() or [""]
+            lines.extend(textwrap.wrap(first, width, initial_indent=pad, subsequent_indent=" " * len(pad)) or [pad])
+            lines.extend(" " * len(pad) + line for line in rest)  # log excerpts keep their own lines
+    return "\n".join(lines)

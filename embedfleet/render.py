@@ -1,0 +1,103 @@
+"""The files that land on a host, as text: pure, from settings and templates."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from jinja2 import Environment, StrictUndefined
+
+from embedfleet.facts.state import ROOT
+from embedfleet.platforms import Platform
+from embedfleet.settings import Settings
+from embedfleet.sources import Sources
+
+
+@dataclass(frozen=True, repr=False)
+class ManagedFile:
+    """One file that the deploy owns, whole: content, octal mode, owner, group."""
+
+    path: str
+    content: str
+    mode: str = "644"
+    owner: str = "root"
+    group: str = "root"
+
+    def __repr__(self) -> str:
+        """The path alone: pyinfra prints an operation's arguments, and contents are not for logs."""
+        return self.path
+
+    @property
+    def sha256(self) -> str:
+        """sha256 of the content, hex."""
+        return hashlib.sha256(self.content.encode()).hexdigest()
+
+
+# No autoescape: these are unit files and nginx configuration, not HTML.
+_JINJA = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True)  # noqa: S701
+
+
+def _template(sources: Sources, name: str, **values: object) -> str:
+    return _JINJA.from_string(sources.templates[name]).render(**values)
+
+
+def units(settings: Settings, platform: Platform, sources: Sources) -> dict[str, str]:
+    """Return the instance units: the serving template unit and the one that proves a candidate."""
+    common = {
+        "user": settings.service_user,
+        "start_timeout": settings.start_timeout,
+        "cuda": platform.device == "cuda",
+        "root": ROOT,
+    }
+    return {
+        "/etc/systemd/system/embedfleet-vllm@.service": _template(
+            sources, "instance.service.j2", link="current", serving=True, **common
+        ),
+        "/etc/systemd/system/embedfleet-candidate@.service": _template(
+            sources, "instance.service.j2", link="candidate", serving=False, **common
+        ),
+    }
+
+
+def managed_files(
+    settings: Settings, platform: Platform, sources: Sources, unit_files: dict[str, str]
+) -> tuple[ManagedFile, ...]:
+    """Return every file that the deploy owns on the host."""
+    host = {
+        "instances": settings.instance_ports,
+        "side_port": settings.side_port,
+        "gateway": {"host": settings.gateway_host, "port": settings.gateway_port},
+        "drain_timeout": settings.drain_timeout,
+        "start_timeout": settings.start_timeout,
+        "keep_releases": settings.keep_releases,
+        "service_user": settings.service_user,
+    }
+    files = [ManagedFile(f"{ROOT}/lib/{name}", text) for name, text in sources.programs.items()]
+    files.append(ManagedFile(f"{ROOT}/bin/embedfleetctl", _template(sources, "embedfleetctl.j2", root=ROOT), "755"))
+    files.append(ManagedFile("/etc/embedfleet/host.json", json.dumps(host, indent=1) + "\n"))
+    files.append(
+        ManagedFile(
+            "/etc/embedfleet/nginx.conf",
+            _template(
+                sources,
+                "nginx.conf.j2",
+                host=settings.gateway_host,
+                port=settings.gateway_port,
+                cores=len(settings.instance_ports),
+            ),
+        )
+    )
+    files += [ManagedFile(path, text) for path, text in unit_files.items()]
+    gateway_unit = _template(
+        sources, "gateway.service.j2", user=settings.service_user, root=ROOT, low_port=settings.gateway_port < 1024
+    )
+    files.append(ManagedFile("/etc/systemd/system/embedfleet-gateway.service", gateway_unit))
+    files.append(
+        ManagedFile(
+            "/etc/sysusers.d/embedfleet.conf", _template(sources, "sysusers.conf.j2", user=settings.service_user)
+        )
+    )
+    for name, pem in sources.certificates.items():
+        files.append(ManagedFile(f"/usr/local/share/ca-certificates/embedfleet-{name}.crt", pem))
+    return tuple(files)

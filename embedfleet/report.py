@@ -1,0 +1,102 @@
+"""What a run says at its end: problems, and the table of embeddings. One place, so that every verb says it alike."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import sys
+import time
+from typing import Any
+
+from pyinfra.context import ctx_state, state
+
+from embedfleet.problems import Problem, render
+
+_problems: list[Problem] = []
+_verified: dict[str, dict[str, Any]] = {}
+_platforms: dict[str, str] = {}
+_format = "table"
+_started = time.monotonic()
+
+
+def add(problem: Problem) -> None:
+    """Have a problem told at the end of the run, once."""
+    if problem not in _problems:
+        _problems.append(problem)
+
+
+def describe(host: str, platform: str, format: str) -> None:
+    """Remember what the table says of a host beside its embeddings."""
+    global _format
+    _platforms[host], _format = platform, format
+
+
+def verified(host: str, found: dict[str, Any]) -> None:
+    """Remember what a host's verify found."""
+    _verified[host] = found
+
+
+def table(results: dict[str, dict[str, Any]], platforms: dict[str, str]) -> str:
+    """Return the table of a run: a line an instance and gateway, of every host."""
+    head = ("host", "platform", "release", "endpoint", "model", "dim", "norm", "related", "unrelated", "seconds", "")
+    lines = [head]
+    for host, found in sorted(results.items()):
+        for row in found.get("rows", []):
+            if row["right"]:
+                cells = (
+                    row["model"],
+                    str(row["dimension"]),
+                    f"{row['norm']:.4f}",
+                    f"{row['near']:.4f}",
+                    f"{row['far']:.4f}",
+                    f"{row['seconds']:.3f}",
+                    "right",
+                )
+            else:
+                cells = ("-", "-", "-", "-", "-", "-", f"WRONG: {row.get('error', '')}")
+            lines.append((host, platforms.get(host, "?"), str(row.get("release")), row["name"], *cells))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _changes() -> int | None:
+    """Return how many operations changed something; None where nothing was executed."""
+    if not ctx_state.isset() or not state.initialised:  # type: ignore[no-untyped-call]
+        return None
+    count, ran = 0, False
+    for operations in state.ops.values():
+        for data in operations.values():
+            meta = data.operation_meta
+            if meta.is_complete():
+                ran = True
+                count += meta.did_change()
+    return count if ran else None
+
+
+def _at_end() -> None:
+    changes = _changes()
+    seconds = round(time.monotonic() - _started, 1)
+    if _format == "json":
+        hosts = {host: {"platform": _platforms.get(host), **found} for host, found in sorted(_verified.items())}
+        print(
+            json.dumps(
+                {
+                    "hosts": hosts,
+                    "changes": changes,
+                    "seconds": seconds,
+                    "problems": [problem.as_dict() for problem in _problems],
+                }
+            )
+        )
+        return
+    if _verified:
+        print("\n" + table(_verified, _platforms), file=sys.stderr)
+    if _problems:
+        print("\n" + render(_problems), file=sys.stderr)
+    if changes is not None:
+        print(f"\nembedfleet: {changes} changes, {seconds} s", file=sys.stderr)
+
+
+atexit.register(_at_end)

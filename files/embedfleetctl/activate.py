@@ -1,0 +1,228 @@
+"""Make a release current: prove it beside the running one, then switch instance by instance, or switch back.
+
+The links are switched first, the instances follow one by one: an instance that crashes in between comes up with a
+release that was proven a moment ago. A rollout file remembers where to go back to, so that an activation that was
+killed anywhere is finished (or undone) by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from embedfleetctl import gateway
+from embedfleetctl.common import (
+    ROOT,
+    Failure,
+    host_settings,
+    lock,
+    read_json,
+    release_of,
+    run,
+    say,
+    switch_link,
+    write_atomic,
+)
+from embedfleetctl.instances import CANDIDATE, UNIT, Instance, present_ports, probe_spec, states
+from embedfleetctl.make import manifest
+from embedfleetctl.probe import Wrong, probe
+
+ROLLOUT = Path("/var/lib/embedfleet/rollout.json")
+
+
+def activate(release: str) -> None:
+    """Make `release` current and every instance run it, proven.
+
+    :raises Failure: when it does not prove itself; what ran before runs again then
+    """
+    settings = host_settings()
+    if not manifest("releases", release):
+        raise Failure("release", f"releases/{release} is not finished", "run the deploy again")
+    with lock("activate", limit=5):
+        run(["systemctl", "daemon-reload"])
+        unfinished = read_json(ROLLOUT)
+        old = unfinished.get("from") if unfinished.get("to") == release else release_of("current")
+        if old and old != release:
+            prove_beside(release, settings)
+        before = release_of("previous")
+        if not unfinished or unfinished.get("to") != release:
+            write_atomic(ROLLOUT, json.dumps({"from": old, "to": release, "previous": before}))
+        else:
+            before = unfinished.get("previous")
+        point(current=release, previous=old if old and old != release else before)
+        try:
+            roll(release, settings)
+        except Failure as failure:
+            if old == release:  # a repair of what is current: there is nothing to go back to, and nothing to stop
+                raise
+            back(failure, old, before, settings)
+        remove_unwanted(settings)
+        ROLLOUT.unlink(missing_ok=True)
+        prune(settings["keep_releases"])
+
+
+def point(current: str | None, previous: str | None) -> None:
+    """Set the links; None removes one."""
+    for name, target in (("previous", previous), ("current", current)):
+        if target:
+            if release_of(name) != target:
+                switch_link(ROOT / name, f"releases/{target}")
+        else:
+            (ROOT / name).unlink(missing_ok=True)
+
+
+def prove_beside(release: str, settings: dict[str, Any]) -> None:
+    """Start the release on the side port, have right embeddings from it, stop it. The running one is not touched."""
+    port, unit = settings["side_port"], CANDIDATE.format(settings["side_port"])
+    say(f"proving {release} on side port {port}")
+    switch_link(ROOT / "candidate", f"releases/{release}")
+    try:
+        started = _systemctl("restart", unit, settings)
+        if started:
+            reason = f"the new release does not prove itself on side port {port}: {journal(unit)}"
+            raise Failure("model_id", reason, "what ran before goes on running; correct the change and deploy again")
+        right(f"http://127.0.0.1:{port}", release, f"side port {port}")
+    finally:
+        run(["systemctl", "stop", unit], limit=120, check=False)
+        run(["systemctl", "reset-failed", unit], check=False)
+        (ROOT / "candidate").unlink(missing_ok=True)
+
+
+def right(url: str, release: str, where: str) -> None:
+    """Have right embeddings from a URL. :raises Failure: otherwise."""
+    try:
+        found = probe(url, probe_spec(release))
+    except Wrong as error:
+        raise Failure("model_id", f"{where} answers wrong: {error}", "look at the instance's journal") from None
+    say(f"{where}: dimension {found.dimension}, norm {found.norm:.4f}, similarities {found.near:.4f} > {found.far:.4f}")
+
+
+def roll(release: str, settings: dict[str, Any]) -> None:
+    """Bring every instance to the release: drained, restarted, proven, put back, one after the other.
+
+    Where nothing serves yet there is nothing to drain or spare, and all start at once.
+    """
+    ports = settings["instances"]
+    todo = [instance for instance in states(ports) if not (instance.up and instance.release == release)]
+    run(["systemctl", "enable", "--quiet", *(UNIT.format(port) for port in ports)])
+    if len(todo) == len(ports) and not any(instance.up for instance in todo):
+        say(f"starting {len(ports)} instances of {release}")
+        run(["systemctl", "reset-failed", *(UNIT.format(port) for port in ports)], check=False)
+        if _systemctl("restart", *(UNIT.format(port) for port in ports), settings):
+            sick = [instance.port for instance in states(ports) if not instance.up]
+            raise Failure(
+                "instance_ports",
+                f"instance {sick[0] if sick else '?'} does not start right: {journal(UNIT.format(sick[0] if sick else ports[0]))}",
+                f"journalctl -u {UNIT.format(sick[0] if sick else ports[0])}",
+            )
+        for port in ports:
+            right(f"http://127.0.0.1:{port}", release, f"instance {port}")
+    else:
+        for instance in todo:
+            replace(instance, release, settings)
+    for port, state in gateway.outs().items():
+        if state.get("by") == "rollout":
+            gateway.put_in(port)
+
+
+def replace(instance: Instance, release: str, settings: dict[str, Any]) -> None:
+    """Drain one instance, restart it with the current release, prove it, put it back."""
+    port, unit = instance.port, UNIT.format(instance.port)
+    was_out = port in gateway.outs() and gateway.outs()[port].get("by") != "rollout"
+    say(f"instance {port}: {instance.release or 'nothing'} -> {release}")
+    if not was_out and gateway.active():
+        try:
+            gateway.take_out(port, "rollout", f"switch to {release}", settings["drain_timeout"], last=True)
+        except Failure as failure:
+            if failure.setting == "drain_timeout":
+                gateway.put_in(port)  # a request that takes so long is worth more than the switch
+            raise
+    run(["systemctl", "reset-failed", unit], check=False)
+    if _systemctl("restart", unit, settings):
+        raise Failure(
+            "instance_ports", f"instance {port} does not start right: {journal(unit)}", f"journalctl -u {unit}"
+        )
+    right(f"http://127.0.0.1:{port}", release, f"instance {port}")
+    if not was_out:
+        gateway.put_in(port)
+
+
+def back(failure: Failure, old: str | None, before: str | None, settings: dict[str, Any]) -> None:
+    """Undo a switch that failed, then fail with its reason."""
+    if not old or not manifest("releases", old):
+        say("nothing ran before: stopping what did not prove itself")
+        run(["systemctl", "stop", *(UNIT.format(port) for port in settings["instances"])], limit=180, check=False)
+        point(current=None, previous=None)
+        ROLLOUT.unlink(missing_ok=True)
+        raise failure
+    say(f"{failure.reason.splitlines()[0]}")
+    say(f"switching back to {old}")
+    point(current=old, previous=before)
+    try:
+        roll(old, settings)
+    except Failure as second:
+        raise Failure(
+            failure.setting,
+            f"{failure.reason}\nand switching back to {old} failed too: {second.reason}",
+            f"look at the instances by hand now: embedfleetctl verify; {second.cure}",
+        ) from None
+    ROLLOUT.unlink(missing_ok=True)
+    raise Failure(failure.setting, f"{failure.reason}\nswitched back to {old}, which serves", failure.cure)
+
+
+def remove_unwanted(settings: dict[str, Any]) -> None:
+    """Stop and disable instances that the settings no longer name."""
+    for port in present_ports():
+        if port not in settings["instances"]:
+            say(f"instance {port}: no longer wanted")
+            gateway.drained(port, settings["drain_timeout"])
+            run(["systemctl", "disable", "--quiet", "--now", UNIT.format(port)], limit=180)
+            run(["systemctl", "reset-failed", UNIT.format(port)], check=False)
+            (gateway.STATE / f"{port}.out").unlink(missing_ok=True)
+
+
+def _systemctl(verb: str, *units_and_settings: Any) -> int:
+    """Run a systemctl verb that waits for readiness; return its exit status."""
+    *units, settings = units_and_settings
+    try:
+        return run(["systemctl", verb, *units], limit=settings["start_timeout"] + 120, check=False).returncode
+    except Failure:  # it took longer than the unit's own limits allow
+        return 1
+
+
+def journal(unit: str, lines: int = 6) -> str:
+    """Return the end of a unit's journal, for an error message."""
+    shown = run(["journalctl", "--no-pager", "-o", "cat", "-n", str(lines), "-u", unit], check=False).stdout.strip()
+    return "\n" + "\n".join("  | " + line[:300] for line in shown.splitlines())
+
+
+def prune(keep: int) -> None:
+    """Remove old releases beyond `keep`, then parts that no release uses. Never what runs or what links point at."""
+    spared = {release_of(name) for name in ("current", "previous", "candidate")}
+    spared |= {instance.release for instance in states(present_ports())}
+    releases = sorted((ROOT / "releases").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    kept = [path.parent.name for path in releases]
+    for name in [name for name in kept if name not in spared][max(0, keep - len(spared & set(kept))) :]:
+        say(f"pruning release {name}")
+        discard(ROOT / "releases" / name)
+        kept.remove(name)
+    specs = [manifest("releases", name).get("spec", {}) for name in kept]
+    engines, models = {spec.get("engines") for spec in specs}, {spec.get("models") for spec in specs}
+    conda = {manifest("engines", str(engine)).get("spec", {}).get("conda") for engine in engines}
+    for kind, used in (("engines", engines), ("models", models), ("conda", conda)):
+        for path in (ROOT / kind).glob("*/manifest.json"):
+            if path.parent.name not in used:
+                say(f"pruning {kind}/{path.parent.name}")
+                discard(path.parent)
+
+
+def discard(path: Path) -> None:
+    """Remove a part: its manifest first, so that an interruption leaves an unfinished part, never a damaged one."""
+    (path / "manifest.json").unlink(missing_ok=True)
+    gone = path.with_name(f".{path.name}.gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    os.replace(path, gone)
+    shutil.rmtree(gone)

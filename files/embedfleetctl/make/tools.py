@@ -1,0 +1,54 @@
+"""The host's own tools (py-rattler, modelscope, uv): a virtual environment of the system's Python, from a lock."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from embedfleetctl.common import BUILD_USER, Failure
+from embedfleetctl.make import as_builder, fresh, part_dir
+
+
+def index_args(spec: dict[str, Any], index: str = "--index-url", extra: str = "--extra-index-url") -> list[str]:
+    """Return the command-line form of the package indexes of a spec, for pip and uv alike."""
+    args = [index, spec["index_url"]] if spec.get("index_url") else []
+    for url in spec.get("extra_index_urls", []):
+        args += [extra, url]
+    hosts = {url.split("/")[2].split(":")[0] for url in args if url.startswith("http://")}
+    for host in sorted(hosts):  # a plain-http mirror is the operator's choice; hashes guard the content
+        args += ["--trusted-host" if index == "--index-url" else "--allow-insecure-host", host]
+    return args
+
+
+def make(part: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Make the environment; only wheels, each with the hash that the lock file gives."""
+    where = fresh(part_dir("tools", part), BUILD_USER)
+    lock = where / "requirements.lock"
+    lock.write_text(spec["content_lock"], encoding="utf-8")
+    try:
+        as_builder(["/usr/bin/python3", "-m", "venv", str(where / "venv")], cwd=where)
+        as_builder(
+            [
+                f"{where}/venv/bin/python",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-cache-dir",
+                "--require-hashes",
+                "--only-binary=:all:",
+                "--disable-pip-version-check",
+                *index_args(spec),
+                "-r",
+                str(lock),
+            ],
+            cwd=where,
+        )
+    except subprocess.CalledProcessError as error:
+        raise Failure(
+            "python_index_url",
+            f"the host's tools could not be installed (exit {error.returncode})",
+            "check that the index can be reached from the host and holds the locked packages",
+        ) from None
+    return {"python": str(Path(where / "venv/bin/python"))}

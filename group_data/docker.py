@@ -1,0 +1,33 @@
+"""The test targets: a small real model and vLLM with kernels from a wheel, everything from the local mirror."""
+
+from tests.targets.naming import names as _names
+from tests.targets.rig import read_info as _read_info
+
+_info = _read_info(_names())
+_mirror = _info["mirror"]["url"]
+
+_sudo = False  # the containers' commands run as root
+
+python_index_url = f"{_mirror}/simple/"
+conda_channel = f"{_mirror}/conda"
+conda_lock = _info["conda"]["lock"]
+site_ca_certificates = _info["site_ca"]
+
+vllm_git_url = _info["mirror"]["git"]
+vllm_commit = _info["vllm"]["commit"]
+vllm_patches = [
+    {
+        "file": "files/patches/vllm-0.32.0-cpu-extra-kernels.patch",
+        "sha256": "7a33ae82b5821f630f1a23e1d404669e67dfad86c010ad41f168c30db1ed6c63",
+    }
+]
+vllm_precompiled = _info["kernels"]
+
+model_id = "sentence-transformers/all-MiniLM-L6-v2"
+model_revision = "v1"
+model_name = "minilm"
+model_endpoint = _mirror
+model_sha256 = {"model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"}
+
+# Two cores: the engine inside the API process saves an interpreter and 20 s a start.
+serve_env = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}

@@ -1,0 +1,1 @@
+"""One component, one file. Each takes the host's plan and declares operations; none decides anything."""

@@ -1,0 +1,18 @@
+"""The host's base: files, accounts, directories, packages, the site's certificates."""
+
+from __future__ import annotations
+
+from pyinfra.api import deploy
+
+from embedfleet.operations import files, system
+from embedfleet.plan import Plan
+
+
+@deploy("Site")
+def site(plan: Plan) -> None:
+    """Lay the ground that every other component stands on."""
+    files.managed(name="Files", files=plan.files)
+    system.accounts_and_directories(name="Accounts and directories", users=plan.accounts, directories=plan.directories)
+    # The gateway runs nginx in a unit of its own; Debian's unit would open port 80 on every host.
+    system.packages(name="Packages", names=plan.packages, masked={"nginx": "nginx.service"})
+    system.certificates(name="Site certificates", paths=plan.certificates)

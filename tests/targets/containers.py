@@ -1,0 +1,182 @@
+"""The rig's network and containers: the mirror, and targets with systemd as PID 1."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.targets.engine import docker, docker_words
+from tests.targets.host import RigError, ensure_tool, run, say
+from tests.targets.naming import GIT_PORT, MIRROR_PORT, TARGETS, Names
+
+LABEL = "embedfleet.config"
+SERVER = Path(__file__).with_name("mirror_server.py")
+WAIT_S = 90
+
+TARGET_FLAGS = (
+    *("--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"),
+    # exec: Docker's default is noexec, but servers can run what a build puts into /tmp
+    *("--tmpfs", "/run", "--tmpfs", "/run/lock", "--tmpfs", "/tmp:exec,mode=1777"),
+    # host: in cgroup v2's default, a private namespace, this mount shows systemd the root of the machine's tree
+    *("--cgroupns", "host", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw"),
+    *("-e", "container=docker", "--shm-size", "1g"),
+)
+
+
+@dataclass(frozen=True)
+class Served:
+    """The folders that the mirror serves."""
+
+    wheelhouse: Path
+    models: Path
+    conda: Path
+    repository: Path
+
+
+def inspect(name: str) -> dict[str, Any] | None:
+    """`docker inspect` of a container, or None."""
+    words = [*docker_words(), "container", "inspect", name]
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        return None
+    found: dict[str, Any] = json.loads(done.stdout)[0]
+    return found
+
+
+def address(name: str, network: str) -> str:
+    """A container's IP address on the rig's network."""
+    found = inspect(name)
+    ip = found["NetworkSettings"]["Networks"].get(network, {}).get("IPAddress") if found else None
+    if not ip:
+        raise RigError(f"container {name} has no address on {network}", "run `python -m tests.targets.rig up`")
+    return str(ip)
+
+
+def ensure_network(network: str) -> None:
+    """The rig's own bridge network, on which containers find each other by name."""
+    words = [*docker_words(), "network", "inspect", network]
+    if subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL).returncode != 0:
+        docker("network", "create", network)
+
+
+def ensure_container(name: str, words: Sequence[str], version: str = "") -> bool:
+    """A running container made from these words of `docker run`; True when it was (re)created now.
+
+    A container that stopped, or was made from other words, is replaced: nothing in it is worth keeping.
+    """
+    config = hashlib.sha256(json.dumps([*words, version]).encode()).hexdigest()[:16]
+    found = inspect(name)
+    if found and found["State"]["Running"] and found["Config"]["Labels"].get(LABEL) == config:
+        return False
+    if found:
+        docker("rm", "-f", "-v", name)
+    docker("run", "-d", "--name", name, "--label", f"{LABEL}={config}", *words)
+    return True
+
+
+def ensure_mirror(names: Names, image: str, served: Served) -> str:
+    """The mirror container; its IP address. Inside the network it is also plain `mirror`."""
+    mounts = {
+        served.wheelhouse / "simple": "/srv/mirror/simple",
+        served.wheelhouse / "wheels": "/srv/mirror/wheels",
+        served.conda: "/srv/mirror/conda",
+        served.models: "/srv/mirror/models",
+        served.repository.parent: "/srv/git",
+        SERVER: "/srv/mirror_server.py",
+    }
+    volumes = [word for source, target in mounts.items() for word in ("-v", f"{source}:{target}:ro")]
+    git = f"git daemon --reuseaddr --export-all --port={GIT_PORT} --base-path=/srv/git /srv/git"
+    serve = f"exec python3 /srv/mirror_server.py --root /srv/mirror --port {MIRROR_PORT}"
+    words = ["--hostname", "mirror", "--network", names.network, "--network-alias", "mirror", *volumes, image]
+    # the server's own text belongs to the container's version: a bind mount of a file doesn't follow an editor's rename
+    version = hashlib.sha256(SERVER.read_bytes()).hexdigest()
+    created = ensure_container(names.mirror, [*words, "/bin/sh", "-c", f"{git} & {serve}"], version)
+    ip = address(names.mirror, names.network)
+    if created:
+        say(f"waiting for the mirror at {ip} (limit {WAIT_S} s)")
+    wait(lambda: _healthy(ip) and _listens(ip, GIT_PORT), names.mirror, "answer")
+    return ip
+
+
+def ensure_target(names: Names, host: str, image: str, public_key: str) -> None:
+    """A target container whose systemd has booted and whose sshd takes the rig's key."""
+    name = names.target(host)
+    # before init: a run interrupted at any moment leaves no target without its key
+    key = f"mkdir -p -m 700 /root/.ssh && umask 077 && echo '{public_key.strip()}' > /root/.ssh/authorized_keys"
+    start = ["/bin/sh", "-c", f"{key} && exec /sbin/init"]
+    created = ensure_container(name, ["--hostname", host, "--network", names.network, *TARGET_FLAGS, image, *start])
+    if created:
+        say(f"waiting for systemd in {name} (limit {WAIT_S} s)")
+    wait(lambda: system_state(name) in ("running", "degraded"), name, "boot")
+    ip = address(name, names.network)
+    wait(lambda: _listens(ip, 22), name, "listen on port 22")
+    if created:
+        failed = docker("exec", name, "systemctl", "list-units", "--failed", "--plain", "--no-legend")
+        units = " ".join(line.split()[0] for line in failed.splitlines() if line.strip())
+        say(f"{name} ({TARGETS[host]}) is {f'degraded by {units}' if units else 'running'} at {ip}")
+
+
+def system_state(name: str) -> str:
+    """systemctl is-system-running in a container; empty before PID 1 answers."""
+    words = [*docker_words(), "exec", name, "systemctl", "is-system-running"]
+    return subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout.strip()
+
+
+def ensure_key(folder: Path) -> Path:
+    """The rig's ssh key pair; the path of its private half."""
+    key = folder / "id_ed25519"
+    if not key.exists():
+        ensure_tool("ssh-keygen", "openssh-client")
+        run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "embedfleet-rig", "-f", key],
+            cure="apt-get install openssh-client",
+        )
+    return key
+
+
+def host_keys(name: str, ip: str) -> list[str]:
+    """known_hosts lines of a target."""
+    keys = docker("exec", name, "sh", "-c", "cat /etc/ssh/ssh_host_*_key.pub").splitlines()
+    return [f"{name},{ip} {' '.join(key.split()[:2])}" for key in keys if key.strip()]
+
+
+def wait(ready: Callable[[], bool], name: str, what: str) -> None:
+    """Until `ready`, with a limit; ends early when the container is gone."""
+    deadline = time.monotonic() + WAIT_S
+    while not ready():
+        found = inspect(name)
+        if found is None or not found["State"]["Running"] or time.monotonic() > deadline:
+            why = f"didn't {what} within {WAIT_S} s" if found and found["State"]["Running"] else "ended"
+            done = subprocess.run([*docker_words(), "logs", "--tail", "15", name], capture_output=True, text=True)
+            raise RigError(
+                f"{name} {why}:\n{done.stdout}{done.stderr}".rstrip(), f"read `docker logs {name}`, then run `reset`"
+            )
+        time.sleep(0.2)
+
+
+def _listens(ip: str, port: int) -> bool:
+    try:
+        socket.create_connection((ip, port), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _healthy(ip: str) -> bool:
+    # plain http.client: urllib would send a request to this address through http_proxy
+    connection = http.client.HTTPConnection(ip, MIRROR_PORT, timeout=2)
+    try:
+        connection.request("GET", "/_health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()

