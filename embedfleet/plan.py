@@ -216,6 +216,10 @@ def serve_args(settings: Settings, platform: Platform, model: Model) -> list[str
 def serve_env(settings: Settings, platform: Platform, survey: Survey) -> dict[str, str]:
     """Return the environment of the instances: offline, no usage statistics, threads from the host's cores."""
     env = {
+        # Without these torch's process group listens on the host's address, port after port (seen with 0.32).
+        "VLLM_HOST_IP": "127.0.0.1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",

@@ -28,7 +28,7 @@ def plan() -> Plan | None:
     except Refused as refused:
         for problem in refused.problems:
             report.add(problem)
-        state.failed_hosts.add(host)
+        state.failed_hosts.add(state.inventory.get_host(host.name))  # `host` is a proxy, which sets do not know
         return None
     report.describe(host.name, platform.name, wanted.format)
     made = make_plan(host.name, wanted, platform, survey, files)

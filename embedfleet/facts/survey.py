@@ -25,9 +25,7 @@ s apt; command -v apt-get 2>/dev/null
 s disk; df -Pk /opt /var /tmp 2>/dev/null
 s parts; ls -1d /opt/embedfleet/*/*/manifest.json 2>/dev/null
 s tcp; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
-s listeners; ss -Hltnp 2>/dev/null
-s pids; for f in $(ss -Hltnp 2>/dev/null | grep -o 'pid=[0-9]*' | sort -u); do
-  p=${f#pid=}; echo "$p $(grep -E '^(0|[0-9]+:name=systemd):' "/proc/$p/cgroup" 2>/dev/null | head -n1)"; done
+s listeners; ss -Hltnpe 2>/dev/null
 s end
 """
 
@@ -136,11 +134,6 @@ def _free(lines: list[str]) -> dict[str, int]:
 
 
 def _listeners(sections: dict[str, list[str]]) -> tuple[Listener, ...]:
-    units: dict[str, str] = {}
-    for line in sections.get("pids", []):
-        pid, _, cgroup = line.partition(" ")
-        found = re.findall(r"/([^/]+\.(?:service|scope|socket))", cgroup)
-        units[pid] = found[-1] if found else ""
     ports: dict[int, Listener] = {}
     for line in sections.get("tcp", []):  # state 0A is LISTEN; owners are not here, so these come first
         cells = line.split()
@@ -152,10 +145,12 @@ def _listeners(sections: dict[str, list[str]]) -> tuple[Listener, ...]:
         if len(cells) < 4 or not cells[3].rpartition(":")[2].isdigit():
             continue
         port = int(cells[3].rpartition(":")[2])
-        owner = re.search(r'\(\("([^"]*)",pid=(\d+)', line)
+        # The socket's cgroup tells its unit even where processes of other users cannot be looked into.
+        unit = re.search(r" cgroup:\S*/([^/\s]+\.(?:service|scope|socket))", line)
+        program = re.search(r'\(\("([^"]*)"', line)
         known = ports.get(port)
-        if owner and not (known and known.unit):
-            ports[port] = Listener(port, owner[1], units.get(owner[2], ""))
+        if not (known and known.unit):
+            ports[port] = Listener(port, program[1] if program else "", unit[1] if unit else "")
     return tuple(ports[port] for port in sorted(ports))
 
 

@@ -1,0 +1,29 @@
+"""The rig, once for all end-to-end tests, with a bare target."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.fleet import ROOT, Fleet
+
+
+def _rig(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "tests.targets.rig", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=1800)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    """A running rig whose target is bare: nothing of ours was ever on it."""
+    _rig("up")
+    _rig("reset")
+    logs = Path(tmp_path_factory.mktemp("runs"))
+    fleet = Fleet(json.loads(_rig("info", "--json")), logs)
+    fleet.heal()
+    return fleet

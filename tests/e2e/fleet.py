@@ -1,0 +1,191 @@
+"""What the end-to-end tests need: the real command against the real target, and ways to disturb both."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PYINFRA = str(Path(sys.executable).parent / "pyinfra")
+
+
+@dataclass
+class Run:
+    """How a pyinfra run ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads(self.out.splitlines()[0])
+        return loaded
+
+    @property
+    def changed(self) -> list[str]:
+        """Names of the operations that changed something (or, of a dry run, would)."""
+        results = self.json["results"]
+        if results is None:
+            return [
+                op["name"] for op in self.json["plan"] if op["hosts_with_change"] or op["hosts_with_conditional_change"]
+            ]
+        return [op["name"] for op in results["operations"] if op["success"]]
+
+
+@dataclass
+class Fleet:
+    """One rig: its target, its mirror, and the command that people use."""
+
+    info: dict[str, Any]
+    logs: Path
+    inventory: str = "inventory/docker.py"
+    runs: int = field(default=0)
+
+    @property
+    def container(self) -> str:
+        return str(self.info["hosts"]["x86"]["container"])
+
+    @property
+    def gateway(self) -> str:
+        return f"http://{self.info['hosts']['x86']['ip']}:8080"
+
+    def command(self, *arguments: str, **data: object) -> list[str]:
+        words = [PYINFRA, self.inventory, *(arguments or ("deploy.py", "-y"))]
+        for name, value in data.items():
+            words += ["--data", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+        return words
+
+    def pyinfra(self, *arguments: str, ssh: bool = False, limit: float = 900, **data: object) -> Run:
+        """Run pyinfra to its end; `data` are settings, as --data gives them."""
+        done = subprocess.run(
+            self.command(*arguments, **data),
+            cwd=ROOT,
+            env={**os.environ, **({"EMBEDFLEET_TRANSPORT": "ssh"} if ssh else {})},
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=limit,
+        )
+        self.runs += 1
+        (self.logs / f"{self.runs:02}.log").write_text(" ".join(done.args) + "\n" + done.stdout + done.stderr)
+        return Run(done.returncode, done.stdout, done.stderr)
+
+    def deploy(self, **data: object) -> Run:
+        """Run the deploy as ops do."""
+        return self.pyinfra("deploy.py", "-y", **data)
+
+    @contextmanager
+    def deploying(self, **data: object) -> Iterator[subprocess.Popen[str]]:
+        """Start the deploy in the background; whatever happens, it is ended."""
+        self.runs += 1
+        with open(self.logs / f"{self.runs:02}-background.log", "w+") as log:
+            process = subprocess.Popen(
+                self.command("deploy.py", "-y", **data), cwd=ROOT, stdout=log, stderr=log, text=True, stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait(60)
+
+    def on_target(self, command: str, check: bool = True, limit: float = 120) -> str:
+        """Run a shell command on the target; return its output."""
+        done = subprocess.run(
+            ["docker", "exec", "-i", self.container, "sh", "-c", command], capture_output=True, text=True, timeout=limit
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{command!r} on the target: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout.strip()
+
+    def state(self) -> dict[str, Any]:
+        """Return what `embedfleetctl state` says."""
+        loaded: dict[str, Any] = json.loads(self.on_target("/opt/embedfleet/bin/embedfleetctl state"))
+        return loaded
+
+    def kill_job(self, pattern: str) -> None:
+        """SIGKILL every process of our jobs' units that match, as the out-of-memory killer or a power cut would."""
+        self.on_target(f"systemctl kill --kill-who=all -s KILL 'embedfleet-job-{pattern}'", check=False)
+        wait(f"the end of embedfleet-job-{pattern}", lambda: not self.active(f"embedfleet-job-{pattern}"), 30)
+
+    def active(self, pattern: str) -> bool:
+        """Say whether a unit that matches is at work."""
+        return bool(self.on_target(f"systemctl list-units --no-legend --state=active,activating '{pattern}'"))
+
+    def fault(self, match: str, mode: str, **more: object) -> None:
+        """Have the mirror fail for paths with `match`."""
+        self._control("POST", {"match": match, "mode": mode, **more})
+
+    def heal(self) -> None:
+        """Have the mirror work again, with an empty log."""
+        self._control("DELETE")
+        self._request("DELETE", "/_log")
+
+    def mirror_log(self) -> list[dict[str, Any]]:
+        """Return what was asked of the mirror since `heal`."""
+        loaded = json.loads(self._request("GET", "/_log"))
+        entries: list[dict[str, Any]] = loaded["requests"] if isinstance(loaded, dict) else loaded
+        return entries
+
+    def _control(self, method: str, body: object = None) -> None:
+        self._request(method, "/_control", body)
+
+    def _request(self, method: str, path: str, body: object = None) -> str:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.info["mirror"]["control"] + path, data, method=method)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return str(answer.read().decode())
+
+
+def wait(what: str, check: Callable[[], object], limit: float) -> None:
+    """Wait until `check` is true, at most `limit` seconds."""
+    end = time.monotonic() + limit
+    while not check():
+        assert time.monotonic() < end, f"waited {limit:.0f} s for {what}"
+        time.sleep(0.3)
+
+
+class Load:
+    """Clients that ask the gateway for embeddings without pause; every failure is kept."""
+
+    def __init__(self, url: str, model: str, clients: int = 3) -> None:
+        self.url, self.model = url, model
+        self.failures: list[str] = []
+        self.done = 0
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._client, daemon=True) for _ in range(clients)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(120)
+
+    def _client(self) -> None:
+        body = json.dumps({"model": self.model, "input": ["a text", "another text"]}).encode()
+        while not self._stop.wait(0.05):
+            request = urllib.request.Request(f"{self.url}/v1/embeddings", body, {"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=90) as answer:
+                    assert len(json.load(answer)["data"]) == 2
+                self.done += 1
+            except (OSError, ValueError, AssertionError, urllib.error.HTTPError) as error:
+                self.failures.append(f"{time.strftime('%T')} {type(error).__name__}: {error}")
