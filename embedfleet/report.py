@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import sys
 import time
@@ -99,4 +100,10 @@ def _at_end() -> None:
         print(f"\nembedfleet: {changes} changes, {seconds} s", file=sys.stderr)
 
 
+def _leave_quickly() -> None:
+    """Spare the interpreter's last collection: a short program's memory goes back with the process (0.2 s a run)."""
+    gc.freeze()
+
+
+atexit.register(_leave_quickly)
 atexit.register(_at_end)

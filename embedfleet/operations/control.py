@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Generator
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pyinfra import host, logger
-from pyinfra.api import FileUploadCommand, FunctionCommand, Host, QuoteString, State, StringCommand, operation
+from pyinfra.api import FactBase, FileUploadCommand, FunctionCommand, Host, QuoteString, State, StringCommand, operation
 from pyinfra.api.arguments import ConnectorArguments
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.connectors.util import CommandOutput
@@ -19,7 +19,28 @@ from embedfleet.facts.state import CTL, ControlState, FinishedParts, Probes
 from embedfleet.plan import Part
 from embedfleet.problems import Problem, render
 
+T = TypeVar("T")
 FAILED = "embedfleetctl failed: "  # how files/embedfleetctl/__main__.py begins to tell a failure
+
+
+_known: dict[tuple[str, int], dict[type[FactBase[Any]], Any]] = {}
+
+
+def known(fact: type[FactBase[T]]) -> T:
+    """Return a fact of what embedfleetctl alone changes, read once until one of the operations here changes something.
+
+    pyinfra reads facts anew in every operation, which for five parts and two state questions is six commands too many.
+    """
+    kept = _known.setdefault((host.name, int(host.state.current_stage)), {})
+    if fact not in kept:
+        kept[fact] = host.get_fact(fact)
+    value: T = kept[fact]
+    return value
+
+
+def forget() -> None:
+    """Have the facts of this host read anew: something is about to change."""
+    _known.pop((host.name, int(host.state.current_stage)), None)
 
 
 class Control(StringCommand):
@@ -57,10 +78,11 @@ def part(part: Part) -> Generator[PyinfraCommand, None, None]:
 
     + part: what to make
     """
-    if host.get_fact(FinishedParts).has(part.kind, part.id):
+    if known(FinishedParts).has(part.kind, part.id):
         host.noop(f"{part.kind}/{part.id} is finished")
         return
     host.log(f"make {part.kind}/{part.id}")
+    forget()
     spec = io.StringIO(json.dumps(part.spec, indent=1))
     yield FileUploadCommand(spec, f"/var/lib/embedfleet/specs/{part.kind}-{part.id}.json")
     yield Control(CTL, "make", part.kind, QuoteString(part.id), f"--limit {part.limit}")
@@ -69,10 +91,11 @@ def part(part: Part) -> Generator[PyinfraCommand, None, None]:
 @operation()
 def gateway() -> Generator[PyinfraCommand, None, None]:
     """Ensure that the gateway runs with what is on disk: `nginx -t`, then start or reload, only when something differs."""
-    state = host.get_fact(ControlState)
+    state = known(ControlState)
     if cast(dict[str, Any], state.get("gateway", {})).get("applied"):
         host.noop("the gateway runs with what is on disk")
         return
+    forget()
     yield Control(CTL, "gateway apply")
 
 
@@ -96,9 +119,10 @@ def activate(release: str, limit: int) -> Generator[PyinfraCommand, None, None]:
     + release: id
     + limit: seconds
     """
-    if converged(host.get_fact(ControlState), release):
+    if converged(known(ControlState), release):
         host.noop(f"{release} is current and runs in every instance")
         return
+    forget()
     yield Control(CTL, "activate", QuoteString(release), f"--limit {limit}")
 
 

@@ -11,10 +11,10 @@ import hashlib
 import json
 import re
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
+from embedfleetctl import http
 from embedfleetctl.common import Failure, host_settings, lock, read_json, run, say, wait_until, write_atomic
 
 STATE = Path("/var/lib/embedfleet/gateway")
@@ -23,7 +23,6 @@ NGINX_CONF = Path("/etc/embedfleet/nginx.conf")
 UNIT_FILE = Path("/etc/systemd/system/embedfleet-gateway.service")
 APPLIED = Path("/run/embedfleet/gateway.applied")
 UNIT = "embedfleet-gateway.service"
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def outs() -> dict[int, dict[str, Any]]:
@@ -51,13 +50,13 @@ def active() -> bool:
     return run(["systemctl", "is-active", "--quiet", UNIT], check=False).returncode == 0
 
 
-def applied() -> bool:
-    """Say whether the gateway runs with what is on disk."""
+def applied(runs: bool | None = None) -> bool:
+    """Say whether the gateway runs with what is on disk; `runs`: whether it is active, where the caller knows."""
     settings = host_settings()
     current = UPSTREAMS.read_text(encoding="utf-8") if UPSTREAMS.exists() else ""
     rendered = render(settings["instances"], set(outs()))
     recorded = APPLIED.read_text(encoding="ascii") if APPLIED.exists() else ""
-    return current == rendered and recorded == wanted_hash() and active()
+    return current == rendered and recorded == wanted_hash() and (active() if runs is None else runs)
 
 
 def sync() -> str:
@@ -151,8 +150,7 @@ def put_in(port: int) -> None:
 def load(port: int) -> float | None:
     """Return requests running plus waiting in an instance; None when it does not answer."""
     try:
-        with _DIRECT.open(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-            text = answer.read().decode("utf-8", "replace")
+        text = http.get(f"http://127.0.0.1:{port}/metrics")[1].decode("utf-8", "replace")
     except OSError:
         return None
     found = re.findall(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+-]+)$", text, re.MULTILINE)

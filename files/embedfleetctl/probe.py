@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 import math
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a site's proxy must not see localhost
+from embedfleetctl import http
 
 
 class Wrong(Exception):
@@ -42,15 +40,12 @@ def embed(url: str, model: str, texts: list[str], limit: float) -> list[list[flo
     :raises Wrong: for every way in which the answer is not that
     """
     body = json.dumps({"model": model, "input": texts}).encode()
-    request = urllib.request.Request(f"{url}/v1/embeddings", body, {"Content-Type": "application/json"})
     try:
-        with _DIRECT.open(request, timeout=limit) as answer:
-            data = json.load(answer)
-        rows = sorted(data["data"], key=lambda row: row["index"])
+        status, answer = http.post(f"{url}/v1/embeddings", body, limit)
+        if status != 200:
+            raise Wrong(f"HTTP {status}: {answer[:300].decode('utf-8', 'replace').strip()}")
+        rows = sorted(json.loads(answer)["data"], key=lambda row: row["index"])
         vectors = [[float(x) for x in row["embedding"]] for row in rows]
-    except urllib.error.HTTPError as error:
-        detail = error.read(300).decode("utf-8", "replace").strip()
-        raise Wrong(f"HTTP {error.code}: {detail}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Wrong(f"{type(error).__name__}: {error}") from None
     if len(vectors) != len(texts):
@@ -104,8 +99,7 @@ def probe(url: str, spec: dict[str, Any], limit: float = 30) -> Vectors:
 def listening(url: str) -> bool:
     """Say whether anything answers /health at all: cheap, asked before the real question while a server starts."""
     try:
-        with _DIRECT.open(f"{url}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
+        return http.get(f"{url}/health")[0] == 200
     except OSError:
         return False
 

@@ -1,7 +1,7 @@
 """What the units run: ExecStart (`serve`) and ExecStartPost (`ready`) of an instance.
 
 systemd resolves WorkingDirectory=/opt/embedfleet/current when it starts an instance, so the process's own working
-directory is the release it runs, whatever `current` points at later: /proc/PID/cwd is the record.
+directory is the release it runs, whatever `current` points at later; the unit's runtime directory records it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ def serve(port: int) -> None:
     ]
     env = {**os.environ, **spec["env"]}
     env["PATH"] = f"{engine}/bin:{env.get('PATH', '/usr/bin:/bin')}"
+    runtime = env.get("RUNTIME_DIRECTORY")
+    if runtime:
+        (Path(runtime) / "release").write_text(release.name, encoding="utf-8")
     sys.stdout.flush()
     os.execve(argv[0], argv, env)
 

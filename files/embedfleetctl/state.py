@@ -8,14 +8,14 @@ from typing import Any
 from embedfleetctl import gateway
 from embedfleetctl.activate import ROLLOUT
 from embedfleetctl.common import HOST_JSON, host_settings, read_json, release_of
-from embedfleetctl.instances import present_ports, probe_spec, states
+from embedfleetctl.instances import probe_spec, states, survey
 from embedfleetctl.probe import Wrong, as_dict, probe
 
 
 def state() -> dict[str, Any]:
     """Return the state that a deploy compares with its plan. Never raises for what is missing."""
     settings = read_json(HOST_JSON)
-    ports = sorted({*settings.get("instances", []), *present_ports()})
+    instances, gateway_runs = survey(settings.get("instances", []))
     return {
         "current": release_of("current"),
         "previous": release_of("previous"),
@@ -29,10 +29,10 @@ def state() -> dict[str, Any]:
                 "release": i.release,
                 "wanted": i.port in settings.get("instances", []),
             }
-            for i in states(ports)
+            for i in sorted(instances.values(), key=lambda i: i.port)
         ],
         "gateway": {
-            "applied": bool(settings) and gateway.applied(),
+            "applied": bool(settings) and gateway.applied(gateway_runs),
             "out": {str(k): v for k, v in gateway.outs().items()},
         },
     }
@@ -40,16 +40,18 @@ def state() -> dict[str, Any]:
 
 def verify() -> dict[str, Any]:
     """Ask every instance and the gateway for real embeddings and judge them."""
+    from concurrent.futures import ThreadPoolExecutor  # here, as `state` needs it not and runs in every deploy
+
     settings = host_settings()
     current = release_of("current")
     begun = time.monotonic()
-    rows: list[dict[str, Any]] = []
-    for instance in states(settings["instances"]):
-        release = instance.release or current
-        rows.append(_row(f"instance {instance.port}", f"http://127.0.0.1:{instance.port}", release))
-    rows.append(
-        _row(f"gateway {settings['gateway']['port']}", f"http://127.0.0.1:{settings['gateway']['port']}", current)
-    )
+    asked = [
+        (f"instance {instance.port}", instance.port, instance.release or current)
+        for instance in states(settings["instances"])
+    ]
+    asked.append((f"gateway {settings['gateway']['port']}", settings["gateway"]["port"], current))
+    with ThreadPoolExecutor(len(asked)) as pool:
+        rows = list(pool.map(lambda item: _row(item[0], f"http://127.0.0.1:{item[1]}", item[2]), asked))
     return {
         "release": current,
         "rows": rows,
