@@ -1,0 +1,139 @@
+"""The deploy: killed while it builds and while it fetches, cut off by the model server, and converged all the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.fleet import Fleet, Load, wait
+
+pytestmark = pytest.mark.target
+
+_WEIGHTS = "FilePath=model.safetensors"
+
+
+def _log_has(fleet: Fleet, pattern: str, text: str) -> bool:
+    return text in fleet.on_target(f"cat /var/log/embedfleet/{pattern}.log 2>/dev/null", check=False)
+
+
+def test_killed_while_building(fleet: Fleet) -> None:
+    """Controller and build both end by SIGKILL; what is finished stays, what is half done is not taken for finished."""
+    with fleet.deploying() as deploy:
+        wait("the build", lambda: deploy.poll() is not None or _log_has(fleet, "engines-*", "building editable") or _log_has(fleet, "engines-*", "wheel: building"), 400)  # fmt: skip
+        assert deploy.poll() is None, "the deploy ended before it built"
+    assert fleet.active("embedfleet-job-engines-*"), "a build outlives its controller"
+    fleet.kill_job("engines-*")
+    assert fleet.on_target("ls /opt/embedfleet/engines/*/manifest.json", check=False) == ""
+
+
+def test_model_server_goes_away_half_way(fleet: Fleet) -> None:
+    """The run fails with a cure, nothing half-fetched is served, and the next run resumes where this one stopped."""
+    fleet.heal()
+    fleet.fault(_WEIGHTS, "cut", after_bytes=30_000_000, count=1)
+    fleet.fault(_WEIGHTS, "503")
+    run = fleet.deploy()
+    assert run.code == 1
+    told = run.err[run.err.rindex("FAILED") :]
+    for word in ("model_endpoint", "why:", "cure:", "it resumes"):
+        assert word in told
+    assert fleet.on_target("ls /opt/embedfleet/models", check=False) == ""
+    assert fleet.on_target("ls /opt/embedfleet/engines/*/manifest.json"), (
+        "the build of the killed run went on and is finished"
+    )
+
+
+def test_killed_while_fetching(fleet: Fleet) -> None:
+    fleet.heal()
+    fleet.fault(_WEIGHTS, "slow", rate=2_000_000)
+    with fleet.deploying() as deploy:
+        wait("the download", lambda: deploy.poll() is not None or fleet.active("embedfleet-job-models-*"), 60)
+        assert deploy.poll() is None
+    fleet.kill_job("models-*")
+    assert fleet.on_target("ls /opt/embedfleet/models", check=False) == ""
+
+
+def test_converges_and_resumes(fleet: Fleet) -> None:
+    fleet.heal()
+    run = fleet.deploy()
+    assert run.code == 0, run.err
+    assert run.err.count(" right") >= 3
+    ranges = [entry for entry in fleet.mirror_log() if _WEIGHTS in entry["path"] and entry.get("range")]
+    assert ranges, "the download went on where it had stopped"
+
+
+def test_second_run_changes_nothing(fleet: Fleet) -> None:
+    dry = fleet.pyinfra("deploy.py", "--dry", "--json")
+    assert (dry.code, dry.changed) == (0, []), dry.err
+    run = fleet.pyinfra("deploy.py", "-y", "--json")
+    assert (run.code, run.changed, run.json["results"]["failed_hosts"]) == (0, [], []), run.err
+    assert "embedfleet: 0 changes" in run.err
+
+
+def test_over_ssh_nothing_changes_and_little_is_asked(fleet: Fleet) -> None:
+    from bench.noop import run
+
+    found = run(["inventory/docker.py", "deploy.py"], env={"EMBEDFLEET_TRANSPORT": "ssh"})
+    assert (found["code"], found["changed"], found["uploads"]) == (0, [], 0), found["stderr"]
+    assert found["commands"] <= 20
+
+
+def test_verify_for_programs(fleet: Fleet) -> None:
+    run = fleet.pyinfra("verify.py", "-y", format="json")
+    assert run.code == 0, run.err
+    told = json.loads(run.out)
+    [host] = told["hosts"].values()
+    assert [row["name"] for row in host["rows"]] == ["instance 8000", "instance 8001", "gateway 8080"]
+    assert all(row["right"] and row["dimension"] == 384 and row["near"] > row["far"] for row in host["rows"])
+
+
+def test_least_exposure(fleet: Fleet) -> None:
+    """Hardened units, localhost only, only the embedding routes, nothing writable by who serves."""
+    scores = dict(
+        line.split()[:2]
+        for line in fleet.on_target("systemd-analyze security --no-pager").splitlines()
+        if line.startswith("embedfleet")
+    )
+    assert {name: float(score) <= 2.5 for name, score in scores.items()} == dict.fromkeys(
+        ["embedfleet-gateway.service", "embedfleet-vllm@8000.service", "embedfleet-vllm@8001.service"], True
+    )
+    uid = fleet.on_target("id -u embedfleet")
+    listens = [line.split() for line in fleet.on_target("ss -Hltne").splitlines() if f"uid:{uid} " in line]
+    assert {cells[3] for cells in listens if not cells[3].startswith("127.0.0.1:")} == {"0.0.0.0:8080"}
+    for path, status in (
+        ("/metrics", "404"),
+        ("/tokenize", "404"),
+        ("/docs", "404"),
+        ("/health", "200"),
+        ("/v1/models", "200"),
+    ):
+        assert fleet.on_target(f"curl -s -o /dev/null -w '%{{http_code}}' http://127.0.0.1:8080{path}") == status
+    assert (
+        fleet.on_target(
+            "find /opt/embedfleet/releases /opt/embedfleet/engines /opt/embedfleet/models -not -user root | head"
+        )
+        == ""
+    )
+
+
+def test_site_certificates_are_trusted(fleet: Fleet) -> None:
+    for path in fleet.info["site_ca"]:
+        fleet.on_target(
+            f"openssl verify -CAfile /etc/ssl/certs/ca-certificates.crt - < /dev/stdin <<'E'\n{Path(path).read_text()}\nE"
+        )
+
+
+def test_a_person_takes_an_instance_out_and_puts_it_back(fleet: Fleet) -> None:
+    ctl = "/opt/embedfleet/bin/embedfleetctl gateway"
+    with Load(fleet.gateway, "minilm") as load:
+        fleet.on_target(f"{ctl} out 8000 --by anna --reason 'a look'")
+        status = json.loads(fleet.on_target(f"{ctl} status"))
+        assert (status["8000"]["in"], status["8000"]["by"], status["8000"]["load"]) == (False, "anna", 0)
+        assert "is the last instance" in fleet.on_target(f"{ctl} out 8001 2>&1; true")
+        run = fleet.pyinfra("deploy.py", "-y", "--json")
+        assert (run.code, run.changed) == (0, []), "what a person took out is no drift"
+        fleet.on_target(f"{ctl} in 8000")
+        before = load.done
+        wait("requests", lambda: load.done > before + 5, 60)
+    assert load.failures == []
