@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYINFRA := $(BIN)/pyinfra inventory/docker.py
 
-.PHONY: demo test unit lint targets down clean-targets env
+.PHONY: demo test unit lint targets down clean-targets env conda-lock docs bench
 
 env: $(VENV)/.ok  ## the pinned Python environment
 
@@ -42,3 +42,12 @@ down: env  ## stop them; caches stay
 
 clean-targets: env  ## remove containers, networks and images that they made
 	$(BIN)/python -m tests.targets.rig clean
+
+CHANNEL ?= https://conda.anaconda.org/conda-forge
+SUBDIR ?= linux-64
+
+conda-lock: env  ## the conda environment of hosts, locked: make conda-lock SUBDIR=linux-aarch64 CHANNEL=https://...
+	$(BIN)/python -m embedfleet.conda_lock $(CHANNEL) $(SUBDIR) files/locks/conda-$(SUBDIR).lock
+
+docs: env  ## the generated pages
+	$(BIN)/python -m embedfleet.settings_page

@@ -93,6 +93,7 @@ def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey,
         "endpoint": settings.model_endpoint,
         "exclude": settings.model_exclude,
         "sha256": settings.model_sha256,
+        "known_sha256": {} if settings.model_sha256 else model.sha256,
         "tools": tools_id,
         "limit": 14400,
     }

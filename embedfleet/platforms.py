@@ -119,7 +119,7 @@ PLATFORMS: dict[str, Platform] = {
             serve_env={"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
             enforce_eager=True,
             build_gib=2.0,
-            engine_gib=4.0,
+            engine_gib=7.0,
         ),
         _cuda("x86-gpu", "", "arch list comes from the card", machine="x86_64"),
         _cuda("gh200", "9.0", "Grace Hopper"),

@@ -97,7 +97,7 @@ def _at_end() -> None:
     if _problems:
         print("\n" + render(_problems), file=sys.stderr)
     if changes is not None:
-        print(f"\nembedfleet: {changes} changes, {seconds} s", file=sys.stderr)
+        print(f"\nembedfleet: {changes} change{'' if changes == 1 else 's'}, {seconds} s", file=sys.stderr)
 
 
 def _leave_quickly() -> None:

@@ -97,7 +97,6 @@ class Settings(_Strict):
     # --- host -------------------------------------------------------------------------------------------------------
     site_ca_certificates: list[str] = Field([], description="PEM files of the site's own authorities")
     service_user: Name = Field("embedfleet", description="account of instances and gateway, without login")
-    stop_all: bool = Field(False, description="one refused host stops every host")
     format: Literal["table", "json"] = Field("table", description="of reports: --data format=json for programs")
 
     @model_validator(mode="after")

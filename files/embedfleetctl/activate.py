@@ -8,8 +8,6 @@ killed anywhere is finished (or undone) by the next one.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from embedfleetctl.common import (
 from embedfleetctl.instances import CANDIDATE, UNIT, Instance, present_ports, probe_spec, states
 from embedfleetctl.make import manifest
 from embedfleetctl.probe import Wrong, probe
+from embedfleetctl.prune import prune
 
 ROLLOUT = Path("/var/lib/embedfleet/rollout.json")
 
@@ -197,32 +196,3 @@ def journal(unit: str, lines: int = 6) -> str:
     """Return the end of a unit's journal, for an error message."""
     shown = run(["journalctl", "--no-pager", "-o", "cat", "-n", str(lines), "-u", unit], check=False).stdout.strip()
     return "\n" + "\n".join("  | " + line[:300] for line in shown.splitlines())
-
-
-def prune(keep: int) -> None:
-    """Remove old releases beyond `keep`, then parts that no release uses. Never what runs or what links point at."""
-    spared = {release_of(name) for name in ("current", "previous", "candidate")}
-    spared |= {instance.release for instance in states(present_ports())}
-    releases = sorted((ROOT / "releases").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    kept = [path.parent.name for path in releases]
-    for name in [name for name in kept if name not in spared][max(0, keep - len(spared & set(kept))) :]:
-        say(f"pruning release {name}")
-        discard(ROOT / "releases" / name)
-        kept.remove(name)
-    specs = [manifest("releases", name).get("spec", {}) for name in kept]
-    engines, models = {spec.get("engines") for spec in specs}, {spec.get("models") for spec in specs}
-    conda = {manifest("engines", str(engine)).get("spec", {}).get("conda") for engine in engines}
-    for kind, used in (("engines", engines), ("models", models), ("conda", conda)):
-        for path in (ROOT / kind).glob("*/manifest.json"):
-            if path.parent.name not in used:
-                say(f"pruning {kind}/{path.parent.name}")
-                discard(path.parent)
-
-
-def discard(path: Path) -> None:
-    """Remove a part: its manifest first, so that an interruption leaves an unfinished part, never a damaged one."""
-    (path / "manifest.json").unlink(missing_ok=True)
-    gone = path.with_name(f".{path.name}.gone")
-    shutil.rmtree(gone, ignore_errors=True)
-    os.replace(path, gone)
-    shutil.rmtree(gone)

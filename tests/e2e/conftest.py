@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,8 @@ def _rig(*arguments: str) -> str:
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     """A running rig whose target is bare: nothing of ours was ever on it."""
     _rig("up")
-    _rig("reset")
+    if not os.environ.get("EMBEDFLEET_KEEP_TARGET"):  # for whoever works on one test: go on with what is there
+        _rig("reset")
     logs = Path(tmp_path_factory.mktemp("runs"))
     fleet = Fleet(json.loads(_rig("info", "--json")), logs)
     fleet.heal()

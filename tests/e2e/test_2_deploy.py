@@ -79,6 +79,42 @@ def test_over_ssh_nothing_changes_and_little_is_asked(fleet: Fleet) -> None:
     assert found["commands"] <= 20
 
 
+def test_drift_is_repaired_by_an_operator_with_sudo(fleet: Fleet, tmp_path: Path) -> None:
+    """Over ssh, as a user who may only sudo: what others changed is put right, and only that."""
+    key = Path(fleet.info["ssh"]["key"]).with_suffix(".pub").read_text().strip()
+    fleet.on_target(
+        "id ops 2>/dev/null || useradd -m -s /bin/bash ops; install -d -m 700 -o ops ~ops/.ssh;"
+        f" echo '{key}' > ~ops/.ssh/authorized_keys; chown ops ~ops/.ssh/authorized_keys;"
+        " echo 'ops ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/ops"
+    )
+    reach = {
+        "ssh_hostname": fleet.info["hosts"]["x86"]["ip"],
+        "ssh_user": "ops",
+        "ssh_key": fleet.info["ssh"]["key"],
+        "ssh_known_hosts_file": fleet.info["ssh"]["known_hosts"],
+        "_sudo": True,
+    }
+    (tmp_path / "docker.py").write_text(f"x86 = [('x86', {reach!r})]\n")  # the name chooses group_data/docker.py
+    ops = Fleet(fleet.info, fleet.logs, str(tmp_path / "docker.py"), runs=50)
+    fleet.on_target(
+        "echo '# by hand' >> /etc/embedfleet/nginx.conf; chmod 600 /etc/embedfleet/host.json;"
+        " chmod 777 /opt/embedfleet/models; systemctl stop embedfleet-gateway embedfleet-vllm@8001;"
+        " DEBIAN_FRONTEND=noninteractive apt-get remove -qq -y numactl"
+    )
+    run = ops.pyinfra("deploy.py", "-y", "--json")
+    assert run.code == 0, run.err
+    assert run.changed == [
+        "Site | Files",
+        "Site | Accounts and directories",
+        "Site | Packages",
+        "Gateway | Apply the gateway's configuration",
+        "Release | Activate the release",
+    ]
+    again = ops.pyinfra("deploy.py", "-y", "--json")
+    assert (again.code, again.changed) == (0, []), again.err
+    assert fleet.on_target("ls /var/tmp | grep pyinfra", check=False) == ""
+
+
 def test_verify_for_programs(fleet: Fleet) -> None:
     run = fleet.pyinfra("verify.py", "-y", format="json")
     assert run.code == 0, run.err
@@ -119,9 +155,7 @@ def test_least_exposure(fleet: Fleet) -> None:
 
 def test_site_certificates_are_trusted(fleet: Fleet) -> None:
     for path in fleet.info["site_ca"]:
-        fleet.on_target(
-            f"openssl verify -CAfile /etc/ssl/certs/ca-certificates.crt - < /dev/stdin <<'E'\n{Path(path).read_text()}\nE"
-        )
+        fleet.on_target(f"openssl verify -CAfile /etc/ssl/certs/ca-certificates.crt <<'E'\n{Path(path).read_text()}\nE")
 
 
 def test_a_person_takes_an_instance_out_and_puts_it_back(fleet: Fleet) -> None:

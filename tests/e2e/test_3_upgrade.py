@@ -62,7 +62,7 @@ def test_build_that_fails(fleet: Fleet) -> None:
 
 
 def test_moved_tag(fleet: Fleet) -> None:
-    failed(fleet, "vllm_commit", "the tag was moved", vllm_commit="0" * 40)
+    failed(fleet, "vllm_commit", "the tag was moved", vllm_commit="f" * 40)
 
 
 def test_model_file_with_another_checksum(fleet: Fleet) -> None:

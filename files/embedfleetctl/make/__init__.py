@@ -95,7 +95,11 @@ def as_builder(argv: list[str], *, cwd: Path, env: dict[str, str] | None = None,
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "UV_CACHE_DIR": str(UV_CACHE),
+        # Copies, not hard links: a finished engine must share no file with a cache that the build account may write to
+        # (and once the engine's files are root's, the kernel's protected_hardlinks lets nobody link to them again).
+        "UV_LINK_MODE": "copy",
         "UV_NO_PROGRESS": "1",
+        "TQDM_DISABLE": "1",
         "UV_NO_CONFIG": "1",
         "PIP_NO_INPUT": "1",
         "PIP_CONFIG_FILE": "/dev/null",

@@ -20,12 +20,14 @@ def main(model_id: str, revision: str, endpoint: str, directory: str, *exclude: 
             ignore_patterns=list(exclude) or None,
             max_workers=4,
         )
-    except Exception as error:  # the client's own exceptions differ by version; their texts and names do not
-        text = f"{type(error).__name__}: {error}"
-        print(text)
-        if "E2020" in text or "E1003" in text or "mismatch" in text.lower() or "integrity" in text.lower():
+    except Exception as error:  # told by class name: where the classes live differs by version
+        failed = [error, *getattr(error, "failed_files", {}).values()]
+        for one in failed:
+            print(f"{type(one).__name__}: {one}")
+        names = {cls.__name__ for one in failed for cls in type(one).__mro__}
+        if "FileIntegrityError" in names:
             return 3
-        if "NotExist" in text or "NotFound" in text or "404" in text:
+        if "NotExistError" in names:
             return 4
         return 1
     return 0
