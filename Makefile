@@ -51,3 +51,6 @@ conda-lock: env  ## the conda environment of hosts, locked: make conda-lock SUBD
 
 docs: env  ## the generated pages
 	$(BIN)/python -m embedfleet.settings_page
+
+bench: env  ## what a no-op costs over ssh, against Ansible (needs a deployed target: make demo)
+	$(BIN)/python -m bench.compare

@@ -66,6 +66,9 @@ class Plan:
 
 BUILD_USER = "embedfleet-build"
 
+# Systems whose own g++ is too old for vLLM's CPU kernels (read; seen refused on Debian 12 by CMake itself).
+_OLD_COMPILERS = {("debian", "12"): "12.2", ("ubuntu", "22.04"): "11.4"}
+
 
 def fingerprint(*inputs: Any) -> str:
     """Return ten hex digits that change when any of `inputs` (JSON values) does."""
@@ -75,7 +78,8 @@ def fingerprint(*inputs: Any) -> str:
 def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey, sources: Sources) -> Plan:
     """Return the plan of a host that `problems_of` has nothing fatal against."""
     model = MODELS.get(settings.model_id, Model(dimension=0, max_len=0, disk_gib=5))
-    indexes = {"index_url": settings.python_index_url, "extra_index_urls": settings.python_extra_index_urls}
+    extra = settings.python_extra_index_urls or ([] if settings.python_index_url else list(platform.indexes))
+    indexes = {"index_url": settings.python_index_url, "extra_index_urls": extra}
 
     tools_id = fingerprint(sources.locks["tools"], survey.os_id, survey.os_version, platform.machine)
     tools = Part("tools", tools_id, {**indexes, "content_lock": sources.locks["tools"]}, 1800)
@@ -279,6 +283,13 @@ def problems_of(host: str, settings: Settings, platform: Platform, survey: Surve
             "platform",
             f"{platform.name} needs an NVIDIA driver, which this version of embedfleet does not install yet",
             "use a CPU platform, or wait for the driver component",
+        )
+    old_compiler = _OLD_COMPILERS.get((survey.os_id, survey.os_version))
+    if platform.device == "cpu" and old_compiler and settings.vllm_precompiled is None:
+        add(
+            "vllm_precompiled",
+            f"{survey.os_name} has g++ {old_compiler}, and vLLM's CPU kernels need 12.3 or newer (cmake/cpu_extension.cmake)",
+            "use Ubuntu 24.04 or Debian 13, or reuse the kernels of a wheel: vllm_precompiled",
         )
     if settings.model_id not in MODELS:
         add(

@@ -12,6 +12,10 @@ from typing import Literal
 from embedfleet.facts.survey import Survey
 from embedfleet.problems import Problem, Refused
 
+# torch's CPU builds (`+cpu`) are in no general index; vLLM's own CPU requirements name them (vllm PR#43115).
+_TORCH_CPU = ("https://download.pytorch.org/whl/cpu",)
+_IBM = ("https://wheels.developerfirst.ibm.com/ppc64le/linux/+simple/",)
+
 # What every build on Debian and Ubuntu needs beside the locked Python packages: a compiler for the kernels and for
 # torch.compile at run time, git for the sources, libnuma for vLLM's CPU worker, the OpenMP runtime that torch loads.
 _DEBIAN = (
@@ -40,6 +44,7 @@ class Platform:
     :param build_env: other environment of the build, compiler flags among it
     :param serve_env: environment of the instances
     :param requirements: lock file of the engine's Python packages, {version} is vLLM's
+    :param indexes: package indexes beside the default one; a mirror (python_index_url) is expected to hold all
     :param build_gib: memory one compiler job needs, GiB
     :param engine_gib: disk that building and keeping one engine needs, GiB
     :param known: how the row is known
@@ -57,6 +62,7 @@ class Platform:
     build_env: dict[str, str] = field(default_factory=dict)
     serve_env: dict[str, str] = field(default_factory=dict)
     requirements: str = ""
+    indexes: tuple[str, ...] = ()
     packages: tuple[str, ...] = _DEBIAN
     enforce_eager: bool = False
     gpu_memory_utilization: float | None = None
@@ -95,8 +101,8 @@ def _cpu(name: str, machine: str, flags: str, dtype: Literal["float32", "bfloat1
         "read",
         note,
         build_env=env,
-        serve_env={},
         requirements=f"files/locks/engine-{{version}}-cpu-{machine}.lock",
+        indexes=_IBM if machine == "ppc64le" else _TORCH_CPU,
         build_gib=2.0,
         engine_gib=6.0,
     )
@@ -114,6 +120,7 @@ PLATFORMS: dict[str, Platform] = {
             "run",
             "run in systemd containers on x86_64 CPUs, kernels taken from a precompiled wheel (2026-11-30)",
             requirements="files/locks/engine-{version}-cpu-x86_64.lock",
+            indexes=_TORCH_CPU,
             # One thread less for compute than cores leaves the API process room; nobind, since a binding list
             # asserts on hosts with few cores (ppc64le/build-scripts#8270).
             serve_env={"VLLM_CPU_OMP_THREADS_BIND": "nobind"},

@@ -18,7 +18,7 @@ from embedfleet.sources import Sources, read
 ROOT = Path(__file__).parents[2]
 X86 = PLATFORMS["x86-cpu"]
 HOST = Survey(
-    machine="x86_64", os_id="debian", os_version="12", cores=8, memory_mib=64000, available_mib=60000, nvidia_devices=0,
+    machine="x86_64", os_id="ubuntu", os_version="24.04", cores=8, memory_mib=64000, available_mib=60000, nvidia_devices=0,
     init="systemd", root=True, apt=True, free_mib={"/opt": 90000, "/var": 90000, "/tmp": 9000},
 )  # fmt: skip
 BASE: dict[str, Any] = {"conda_lock": "pyproject.toml", "model_id": "sentence-transformers/all-MiniLM-L6-v2"}
@@ -139,6 +139,17 @@ def test_too_little_disk_counts_only_what_is_missing() -> None:
 )
 def test_a_host_that_cannot_be_deployed(change: dict[str, Any], word: str) -> None:
     assert any(word in reason for reason in reasons(replace(HOST, **change)))
+
+
+def test_a_compiler_that_vllm_refuses_is_refused_before_the_build() -> None:
+    debian = replace(HOST, os_id="debian", os_version="12", os_name="Debian 12")
+    assert "12.2" in reasons(debian)[0]
+    assert reasons(debian, vllm_precompiled={"url": "http://m/x.whl", "sha256": "0" * 64}) == []
+
+
+def test_indexes_of_the_platform_unless_there_is_a_mirror() -> None:
+    assert plan().engine.spec["extra_index_urls"] == list(X86.indexes)
+    assert plan(python_index_url="http://mirror/simple/").engine.spec["extra_index_urls"] == []
 
 
 def test_every_problem_at_once() -> None:
