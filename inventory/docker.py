@@ -1,6 +1,7 @@
 """The test targets of this checkout: systemd containers with real vLLM. `make targets` starts them.
 
-EMBEDFLEET_TRANSPORT=ssh reaches the same hosts over ssh, as production does.
+EMBEDFLEET_TRANSPORT=ssh reaches the same hosts over ssh, as production does; so does a user who may not use Docker's
+socket without sudo, since pyinfra's connector calls plain `docker`.
 """
 
 import os as _os
@@ -11,11 +12,14 @@ from tests.targets.rig import read_info as _read_info
 
 _info = _read_info(_names())
 _ssh = _info["ssh"]
+_transport = _os.environ.get("EMBEDFLEET_TRANSPORT") or (
+    "docker" if _os.access("/var/run/docker.sock", _os.W_OK) else "ssh"
+)
 
 
 def _host(name):
     entry = _info["hosts"][name]
-    if _os.environ.get("EMBEDFLEET_TRANSPORT") != "ssh":
+    if _transport == "docker":
         return f"@docker/{entry['container']}"
     reach = {
         "ssh_hostname": entry["ip"],

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.targets.engine import docker_words
+
 ROOT = Path(__file__).parents[2]
 PYINFRA = str(Path(sys.executable).parent / "pyinfra")
 
@@ -57,6 +59,11 @@ class Fleet:
     @property
     def container(self) -> str:
         return str(self.info["hosts"]["x86"]["container"])
+
+    @property
+    def host(self) -> str:
+        """The target's name in the inventory, without the connector."""
+        return self.container if os.access("/var/run/docker.sock", os.W_OK) else "x86"
 
     @property
     def gateway(self) -> str:
@@ -106,7 +113,10 @@ class Fleet:
     def on_target(self, command: str, check: bool = True, limit: float = 120) -> str:
         """Run a shell command on the target; return its output."""
         done = subprocess.run(
-            ["docker", "exec", "-i", self.container, "sh", "-c", command], capture_output=True, text=True, timeout=limit
+            [*docker_words(), "exec", "-i", self.container, "sh", "-c", command],
+            capture_output=True,
+            text=True,
+            timeout=limit,
         )
         if check and done.returncode:
             raise AssertionError(f"{command!r} on the target: {done.returncode}\n{done.stdout}{done.stderr}")

@@ -31,7 +31,7 @@ def refused(fleet: Fleet, *words: str, **data: object) -> None:
     run = fleet.deploy(**data)
     assert run.code == 1, run.err
     told = run.err[run.err.rindex("FAILED") :]
-    for word in (fleet.container, "why:", "cure:", *words):
+    for word in (fleet.host, "why:", "cure:", *words):
         assert word in told
     assert "Starting operation" not in run.err
     assert fleet.on_target(_SNAPSHOT) == before

@@ -31,7 +31,7 @@ def failed(fleet: Fleet, *words: str, **data: object) -> str:
     run = fleet.deploy(**data)
     assert run.code == 1, run.err
     told = run.err[run.err.rindex("FAILED") :]
-    for word in (fleet.container, "why:", "cure:", *words):
+    for word in (fleet.host, "why:", "cure:", *words):
         assert word in told, told
     still_serves(fleet, before)
     return told
