@@ -49,6 +49,16 @@ def render(problems: Iterable[Problem], width: int = 118) -> str:
         for label, text in (("why", problem.reason), ("cure", problem.cure)):
             pad = f"    {label + ':':6}"
             first, *rest = text.splitlines() or [""]
-            lines.extend(textwrap.wrap(first, width, initial_indent=pad, subsequent_indent=" " * len(pad)) or [pad])
+            lines.extend(
+                textwrap.wrap(
+                    first,
+                    width,
+                    initial_indent=pad,
+                    subsequent_indent=" " * len(pad),
+                    break_on_hyphens=False,
+                    break_long_words=False,
+                )
+                or [pad]
+            )
             lines.extend(" " * len(pad) + line for line in rest)  # log excerpts keep their own lines
     return "\n".join(lines)
