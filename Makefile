@@ -19,10 +19,7 @@ demo: env  ## from nothing to right embeddings, twice: the second deploy changes
 	$(PYINFRA) deploy.py -y
 	$(PYINFRA) deploy.py -y
 
-test: env  ## everything that CI runs
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+test: lint  ## everything that CI runs
 	$(BIN)/python -m tests.targets.rig up
 	$(BIN)/python -m pytest
 
@@ -33,6 +30,7 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=files $(BIN)/mypy -p embedfleetctl
 
 targets: env  ## start the test targets
 	$(BIN)/python -m tests.targets.rig up

@@ -1,8 +1,8 @@
 """pyinfra inventory/prod.py verify.py -y: right embeddings from every instance and gateway; changes nothing."""
 
-from tasks import preflight, service
+from tasks import preflight, verify
 
 plan = preflight.plan()
 
 if plan:
-    service.verify(plan)
+    verify.verify(plan)

@@ -57,6 +57,9 @@ class Settings(_Strict):
     model_exclude: list[str] = Field(
         ["onnx/*", "imgs/*", "*.jpg", "*.png", "*.md", "openvino/*"], description="file patterns that serving needs not"
     )
+    model_retries: int = Field(
+        5, ge=0, description="times that the ModelScope client tries a file again, waiting longer each time"
+    )
     max_model_len: int | None = Field(None, ge=1, description="tokens a text may have; None: the model's own limit")
     max_num_batched_tokens: int | None = Field(None, ge=1, description="tokens in a batch; at least max_model_len")
     max_num_seqs: int = Field(128, ge=1, description="texts in a batch")

@@ -7,8 +7,9 @@ from pathlib import Path
 from pyinfra import host, state
 
 from embedfleet import report, settings, sources
+from embedfleet.checks import problems_of
 from embedfleet.facts.survey import HostSurvey
-from embedfleet.plan import Plan, make_plan, problems_of
+from embedfleet.plan import Plan, make_plan
 from embedfleet.platforms import choose
 from embedfleet.problems import Refused
 

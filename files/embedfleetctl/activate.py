@@ -42,15 +42,15 @@ def activate(release: str) -> None:
         raise Failure("release", f"releases/{release} is not finished", "run the deploy again")
     with lock("activate", limit=5):
         run(["systemctl", "daemon-reload"])
-        unfinished = read_json(ROLLOUT)
-        old = unfinished.get("from") if unfinished.get("to") == release else release_of("current")
-        if old and old != release:
-            prove_beside(release, settings)
-        before = release_of("previous")
-        if not unfinished or unfinished.get("to") != release:
-            write_atomic(ROLLOUT, json.dumps({"from": old, "to": release, "previous": before}))
+        rollout = read_json(ROLLOUT)
+        if rollout.get("to") == release:  # an earlier activation of it proved it, switched `current`, and died
+            say(f"going on with the rollout of {release}")
         else:
-            before = unfinished.get("previous")
+            rollout = {"from": release_of("current"), "to": release, "previous": release_of("previous")}
+            if rollout["from"] not in (None, release):
+                prove_beside(release, settings)
+            write_atomic(ROLLOUT, json.dumps(rollout))
+        old, before = rollout.get("from"), rollout.get("previous")
         point(current=release, previous=old if old and old != release else before)
         try:
             roll(release, settings)

@@ -73,7 +73,7 @@ def test_model_file_with_another_checksum(fleet: Fleet) -> None:
 def test_model_damaged_on_its_way(fleet: Fleet) -> None:
     fleet.fault("FilePath=model.safetensors", "corrupt", after_bytes=1_000_000)
     try:
-        failed(fleet, "model_endpoint", "checksum differs", model_revision="v2")
+        failed(fleet, "model_endpoint", "checksum differs", model_revision="v2", model_retries=1)
     finally:
         fleet.heal()
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from embedfleet.checks import problems_of
 from embedfleet.facts.survey import Listener, Survey
-from embedfleet.plan import Plan, jobs, make_plan, problems_of
+from embedfleet.plan import Plan, jobs, make_plan
 from embedfleet.platforms import PLATFORMS, choose
 from embedfleet.problems import Refused
 from embedfleet.settings import Settings

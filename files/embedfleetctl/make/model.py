@@ -40,6 +40,7 @@ def make(part: str, spec: dict[str, Any]) -> dict[str, Any]:
             env={
                 "MODELSCOPE_CACHE": str(partial / "cache"),
                 "MODELSCOPE_HOME": str(partial / "home"),
+                "MODELSCOPE_DOWNLOAD_MAX_RETRIES": str(spec["retries"]),
                 "NO_PROXY": "127.0.0.1,localhost",
             },
         )
