@@ -30,7 +30,7 @@ def refused(fleet: Fleet, *words: str, **data: object) -> None:
     before = fleet.on_target(_SNAPSHOT)
     run = fleet.deploy(**data)
     assert run.code == 1, run.err
-    told = run.err[run.err.rindex("FAILED") :]
+    told = " ".join(run.err[run.err.rindex("FAILED") :].split())
     for word in (fleet.host, "why:", "cure:", *words):
         assert word in told
     assert "Starting operation" not in run.err
