@@ -8,6 +8,7 @@ killed anywhere is finished (or undone) by the next one.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,17 @@ def _systemctl(verb: str, *units_and_settings: Any) -> int:
         return 1
 
 
-def journal(unit: str, lines: int = 6) -> str:
-    """Return the end of a unit's journal, for an error message."""
-    shown = run(["journalctl", "--no-pager", "-o", "cat", "-n", str(lines), "-u", unit], check=False).stdout.strip()
-    return "\n" + "\n".join("  | " + line[:300] for line in shown.splitlines())
+def journal(unit: str) -> str:
+    """Return what a unit's journal says of why it failed: the probe's verdict and the errors, not its last lines."""
+    shown = run(["journalctl", "--no-pager", "-o", "cat", "-n", "400", "-u", unit], check=False).stdout.splitlines()
+    return "\n" + "\n".join("  | " + line.strip()[:300] for line in telling(shown))
+
+
+def telling(lines: list[str], count: int = 8) -> list[str]:
+    """Return the lines of the last attempt that tell why it failed."""
+    started = max((i for i, line in enumerate(lines) if line.startswith("Starting embedfleet-")), default=0)
+    last = lines[started:]
+    verdict = [i for i, line in enumerate(last) if line.startswith("embedfleetctl failed:")]
+    found = last[verdict[-1] + 1 : verdict[-1] + 2] if verdict else []
+    errors = [line for line in last if re.search(r"\b\w*(Error|Exception)\b: |error: |[Oo]ut of memory|oom-kill", line)]
+    return found + errors[: count - 1] or last[-count:]

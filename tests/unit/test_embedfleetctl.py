@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedfleetctl import common, gateway, jobs, prune
+from embedfleetctl import activate, common, gateway, jobs, prune
 from embedfleetctl.common import Failure
 from embedfleetctl.make import model
 from hypothesis import given
@@ -212,3 +212,20 @@ def test_conda_lock_lines() -> None:
 
     assert conda_install.LINE.fullmatch("linux-64/python-3.11.2-h1_0.tar.bz2#sha256:" + "a" * 64)
     assert not conda_install.LINE.fullmatch("linux-64/python-3.11.2-h1_0.tar.bz2")
+
+
+def test_a_failed_start_is_told_by_what_is_telling() -> None:
+    lines = [
+        "Starting embedfleet-candidate@8900.service - embedfleet candidate on port 8900...",
+        "ValueError: of an earlier attempt",
+        "Starting embedfleet-candidate@8900.service - embedfleet candidate on port 8900...",
+        "INFO: loading",
+        "embedfleetctl failed: model_id",
+        "port 8900: similarities in the wrong order",
+        "cure: journalctl",
+        "INFO:     Shutting down",
+    ]
+    assert activate.telling(lines) == ["port 8900: similarities in the wrong order"]
+    crash = [*lines[:4], "(Worker pid=1) ERROR ValueError: Available memory on node 0", "INFO: bye"]
+    assert activate.telling(crash) == ["(Worker pid=1) ERROR ValueError: Available memory on node 0"]
+    assert activate.telling(["a", "b"]) == ["a", "b"]
