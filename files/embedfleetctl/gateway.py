@@ -21,7 +21,7 @@ STATE = Path("/var/lib/embedfleet/gateway")
 UPSTREAMS = STATE / "upstreams.conf"
 NGINX_CONF = Path("/etc/embedfleet/nginx.conf")
 UNIT_FILE = Path("/etc/systemd/system/embedfleet-gateway.service")
-APPLIED = Path("/run/embedfleet/gateway.applied")
+APPLIED = STATE / "applied"
 UNIT = "embedfleet-gateway.service"
 
 
@@ -37,12 +37,18 @@ def render(ports: list[int], out: set[int]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def wanted_hash() -> str:
-    """Return the hash of everything the running nginx must have been started or reloaded with."""
-    value = hashlib.sha256()
-    for path in (NGINX_CONF, UNIT_FILE, UPSTREAMS):
-        value.update(path.read_bytes() if path.exists() else b"-")
-    return value.hexdigest()
+def wanted_hashes() -> str:
+    """Return the hashes of what the running nginx must have been started with (its unit) and has read (the rest)."""
+
+    def digest(*paths: Path) -> str:
+        return hashlib.sha256(b"".join(path.read_bytes() if path.exists() else b"-" for path in paths)).hexdigest()
+
+    return f"{digest(UNIT_FILE)} {digest(NGINX_CONF, UPSTREAMS)}"
+
+
+def recorded_hashes() -> str:
+    """Return the hashes as they were when the gateway last took them on."""
+    return APPLIED.read_text(encoding="ascii") if APPLIED.exists() else ""
 
 
 def active() -> bool:
@@ -55,8 +61,7 @@ def applied(runs: bool | None = None) -> bool:
     settings = host_settings()
     current = UPSTREAMS.read_text(encoding="utf-8") if UPSTREAMS.exists() else ""
     rendered = render(settings["instances"], set(outs()))
-    recorded = APPLIED.read_text(encoding="ascii") if APPLIED.exists() else ""
-    return current == rendered and recorded == wanted_hash() and (active() if runs is None else runs)
+    return current == rendered and recorded_hashes() == wanted_hashes() and (active() if runs is None else runs)
 
 
 def sync() -> str:
@@ -97,7 +102,7 @@ def apply() -> None:
                 f"nginx refuses its configuration: {tested.stderr.strip()[-500:]}",
                 f"correct the gateway settings; by hand: nginx -t -c {NGINX_CONF}",
             )
-        unit_changed = "NeedDaemonReload=yes" in run(["systemctl", "show", "-p", "NeedDaemonReload", UNIT]).stdout
+        unit_changed = recorded_hashes().split(" ")[0] != wanted_hashes().split(" ")[0]
         run(["systemctl", "daemon-reload"])
         run(["systemctl", "enable", "--quiet", UNIT])
         if unit_changed or not active():
@@ -108,7 +113,7 @@ def apply() -> None:
             raise Failure(
                 "gateway_port", f"the gateway does not start: {done.stderr.strip()[-300:]}", f"journalctl -u {UNIT}"
             )
-        write_atomic(APPLIED, wanted_hash())
+        write_atomic(APPLIED, wanted_hashes())
 
 
 def take_out(port: int, by: str, reason: str, limit: float, last: bool = False) -> None:
