@@ -43,6 +43,7 @@ def activate(release: str) -> None:
         raise Failure("release", f"releases/{release} is not finished", "run the deploy again")
     with lock("activate", limit=5):
         run(["systemctl", "daemon-reload"])
+        somebody_answers(release, settings["instances"])
         rollout = read_json(ROLLOUT)
         if rollout.get("to") == release:  # an earlier activation of it proved it, switched `current`, and died
             say(f"going on with the rollout of {release}")
@@ -62,6 +63,29 @@ def activate(release: str) -> None:
         remove_unwanted(settings)
         ROLLOUT.unlink(missing_ok=True)
         prune(settings["keep_releases"])
+
+
+def behind(release: str, ports: list[int]) -> list[Instance]:
+    """Return the instances that do not run `release`, proven; those that serve nobody first."""
+    out = gateway.outs()
+    todo = [instance for instance in states(ports) if not (instance.up and instance.release == release)]
+    return sorted(todo, key=lambda instance: instance.up and instance.port not in out)
+
+
+def somebody_answers(release: str, ports: list[int]) -> None:
+    """Refuse a rollout that would take the last instance out since people hold the others out.
+
+    A host with one instance has no choice: there a switch is a gap.
+    """
+    held = {port: state for port, state in gateway.outs().items() if state.get("by") != "rollout" and port in ports}
+    left = [port for port in ports if port not in held]
+    if len(ports) > 1 and len(left) == 1 and any(i.port == left[0] and i.up for i in behind(release, ports)):
+        who = ", ".join(f"{port} by {state.get('by', '?')} ({state.get('reason', '')})" for port, state in held.items())
+        raise Failure(
+            "instance_ports",
+            f"out of the gateway: {who}; switching {left[0]} would leave nobody to answer",
+            f"put one back first: embedfleetctl gateway in {next(iter(held))}",
+        )
 
 
 def point(current: str | None, previous: str | None) -> None:
@@ -106,7 +130,7 @@ def roll(release: str, settings: dict[str, Any]) -> None:
     Where nothing serves yet there is nothing to drain or spare, and all start at once.
     """
     ports = settings["instances"]
-    todo = [instance for instance in states(ports) if not (instance.up and instance.release == release)]
+    todo = behind(release, ports)
     run(["systemctl", "enable", "--quiet", *(UNIT.format(port) for port in ports)])
     if len(todo) == len(ports) and not any(instance.up for instance in todo):
         say(f"starting {len(ports)} instances of {release}")

@@ -87,6 +87,22 @@ def test_wrong_vectors_never_take_traffic(fleet: Fleet) -> None:
     assert load.done > 20
 
 
+def test_upgrade_while_a_person_holds_an_instance_out(fleet: Fleet) -> None:
+    """With one of two out, a rollout would answer nobody: it is refused, and tells who holds it."""
+    ctl = "/opt/embedfleet/bin/embedfleetctl gateway"
+    before = fleet.state()["current"]
+    fleet.on_target(f"{ctl} out 8001 --by anna --reason 'a look'")
+    with Load(fleet.gateway, "minilm") as load:
+        run = fleet.deploy(max_num_seqs=64)
+        seen = load.done
+        wait("answers", lambda: load.done > seen + 3, 60)
+    fleet.on_target(f"{ctl} in 8001")
+    assert run.code == 1
+    assert "8001 by anna (a look); switching 8000 would leave nobody to answer" in " ".join(run.err.split())
+    assert load.failures == []
+    still_serves(fleet, before)
+
+
 def test_upgrade_killed_half_way_then_finished(fleet: Fleet) -> None:
     """Controller and rollout end by SIGKILL with one instance switched; no request fails then, nor in the next run."""
     old = fleet.state()["current"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from embedfleetctl import activate, common, gateway, jobs, prune
 from embedfleetctl.common import Failure
+from embedfleetctl.instances import Instance
 from embedfleetctl.make import model
 from hypothesis import given
 from hypothesis import strategies as st
@@ -229,3 +230,23 @@ def test_a_failed_start_is_told_by_what_is_telling() -> None:
     crash = [*lines[:4], "(Worker pid=1) ERROR ValueError: Available memory on node 0", "INFO: bye"]
     assert activate.telling(crash) == ["(Worker pid=1) ERROR ValueError: Available memory on node 0"]
     assert activate.telling(["a", "b"]) == ["a", "b"]
+
+
+def _instances(monkeypatch: pytest.MonkeyPatch, *rows: tuple[int, str, str]) -> None:
+    made = {port: Instance(port, active, "", True, False, release) for port, active, release in rows}
+    monkeypatch.setattr(activate, "states", lambda ports: [made[port] for port in ports])
+
+
+def test_instances_that_serve_nobody_are_switched_first(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _instances(monkeypatch, (8000, "active", "r1"), (8001, "failed", "r1"), (8002, "active", "r2"))
+    assert [instance.port for instance in activate.behind("r2", [8000, 8001, 8002])] == [8001, 8000]
+
+
+def test_a_rollout_never_takes_out_whom_people_left(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _instances(monkeypatch, (8000, "active", "r1"), (8001, "active", "r1"))
+    activate.somebody_answers("r2", [8000, 8001])
+    gateway.take_out(8001, "anna", "a look", 1)
+    activate.somebody_answers("r1", [8000, 8001])
+    with pytest.raises(Failure, match=r"8001 by anna \(a look\); switching 8000 would leave nobody"):
+        activate.somebody_answers("r2", [8000, 8001])
+    activate.somebody_answers("r2", [8000])
