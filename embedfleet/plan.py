@@ -135,7 +135,7 @@ def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey,
         files=managed_files(settings, platform, sources, unit_files),
         packages=platform.packages,
         accounts=(settings.service_user, BUILD_USER),
-        directories=_directories(settings),
+        directories=_directories(),
         certificates=tuple(f"/usr/local/share/ca-certificates/embedfleet-{name}.crt" for name in sources.certificates),
         warnings=tuple(p for p in problems_of(host, settings, platform, survey) if not p.fatal),
     )
@@ -243,8 +243,8 @@ def serve_env(settings: Settings, platform: Platform, survey: Survey) -> dict[st
     return {**env, **platform.serve_env, **settings.serve_env}
 
 
-def _directories(settings: Settings) -> dict[str, tuple[str, str]]:
-    root, build, service = "root", BUILD_USER, settings.service_user
+def _directories() -> dict[str, tuple[str, str]]:
+    root, build = "root", BUILD_USER
     owned = {
         f"{ROOT}/{name}": ("755", root) for name in ("tools", "conda", "engines", "models", "releases", "work", "cache")
     }
@@ -257,6 +257,5 @@ def _directories(settings: Settings) -> dict[str, tuple[str, str]]:
         "/var/lib/embedfleet/specs": ("700", root),
         "/var/lib/embedfleet/results": ("755", root),
         "/var/lib/embedfleet/gateway": ("755", root),
-        "/var/cache/embedfleet-gateway": ("750", service),
         "/var/log/embedfleet": ("755", root),
     }

@@ -83,6 +83,7 @@ def managed_files(
                 sources,
                 "nginx.conf.j2",
                 host=settings.gateway_host,
+                wildcard=settings.gateway_host in ("0.0.0.0", "::"),
                 port=settings.gateway_port,
                 cores=len(settings.instance_ports),
             ),

@@ -8,11 +8,12 @@ silently ignored is how a fleet ends up half upgraded.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from embedfleet.problems import Problem, Refused
 
@@ -101,6 +102,19 @@ class Settings(_Strict):
     site_ca_certificates: list[str] = Field([], description="PEM files of the site's own authorities")
     service_user: Name = Field("embedfleet", description="account of instances and gateway, without login")
     format: Literal["table", "json"] = Field("table", description="of reports: --data format=json for programs")
+
+    @field_validator("gateway_host")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        ipaddress.ip_address(value)  # nginx takes names too, but one that does not resolve at boot keeps it down
+        return value
+
+    @field_validator("service_user")
+    @classmethod
+    def _no_root(cls, value: str) -> str:
+        if value in ("root", "embedfleet-build"):
+            raise ValueError(f"{value} may not serve: name an account that can write nothing")
+        return value
 
     @model_validator(mode="after")
     def _agree(self) -> Settings:

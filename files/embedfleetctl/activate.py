@@ -131,8 +131,7 @@ def roll(release: str, settings: dict[str, Any]) -> None:
     """
     ports = settings["instances"]
     todo = behind(release, ports)
-    run(["systemctl", "enable", "--quiet", *(UNIT.format(port) for port in ports)])
-    if len(todo) == len(ports) and not any(instance.up for instance in todo):
+    if len(todo) == len(ports) and not any(instance.up for instance in states(present_ports())):
         say(f"starting {len(ports)} instances of {release}")
         run(["systemctl", "reset-failed", *(UNIT.format(port) for port in ports)], check=False)
         if _systemctl("restart", *(UNIT.format(port) for port in ports), settings):
@@ -144,12 +143,16 @@ def roll(release: str, settings: dict[str, Any]) -> None:
             )
         for port in ports:
             right(f"http://127.0.0.1:{port}", release, f"instance {port}")
+        run(["systemctl", "enable", "--quiet", *(UNIT.format(port) for port in ports)])
     else:
         for instance in todo:
             replace(instance, release, settings)
+    run(["systemctl", "enable", "--quiet", *(UNIT.format(port) for port in ports)])
     for port, state in gateway.outs().items():
         if state.get("by") == "rollout":
             gateway.put_in(port)
+    if gateway.active() and not gateway.applied():
+        gateway.apply()
 
 
 def replace(instance: Instance, release: str, settings: dict[str, Any]) -> None:
@@ -170,6 +173,7 @@ def replace(instance: Instance, release: str, settings: dict[str, Any]) -> None:
             "instance_ports", f"instance {port} does not start right: {journal(unit)}", f"journalctl -u {unit}"
         )
     right(f"http://127.0.0.1:{port}", release, f"instance {port}")
+    run(["systemctl", "enable", "--quiet", unit])  # proven once: from now on the gateway may send it requests
     if not was_out:
         gateway.put_in(port)
 
@@ -202,10 +206,10 @@ def remove_unwanted(settings: dict[str, Any]) -> None:
     for port in present_ports():
         if port not in settings["instances"]:
             say(f"instance {port}: no longer wanted")
-            gateway.drained(port, settings["drain_timeout"])
+            gateway.take_out(port, "rollout", "no longer wanted", settings["drain_timeout"], last=True)
             run(["systemctl", "disable", "--quiet", "--now", UNIT.format(port)], limit=180)
             run(["systemctl", "reset-failed", UNIT.format(port)], check=False)
-            (gateway.STATE / f"{port}.out").unlink(missing_ok=True)
+            gateway.put_in(port)  # forgets it: it is neither in the settings nor enabled any more
 
 
 def _systemctl(verb: str, *units_and_settings: Any) -> int:

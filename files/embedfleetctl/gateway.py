@@ -10,18 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
 from embedfleetctl import http
 from embedfleetctl.common import Failure, host_settings, lock, read_json, run, say, wait_until, write_atomic
+from embedfleetctl.instances import enabled_ports
 
 STATE = Path("/var/lib/embedfleet/gateway")
 UPSTREAMS = STATE / "upstreams.conf"
+STAMP = STATE / "stamp.conf"
+UNIT_STARTED = STATE / "unit"  # hash of the unit file that the gateway was last started with
 NGINX_CONF = Path("/etc/embedfleet/nginx.conf")
 UNIT_FILE = Path("/etc/systemd/system/embedfleet-gateway.service")
-APPLIED = STATE / "applied"
 UNIT = "embedfleet-gateway.service"
 
 
@@ -31,24 +34,47 @@ def outs() -> dict[int, dict[str, Any]]:
     return dict(sorted(found.items()))
 
 
-def render(ports: list[int], out: set[int]) -> str:
+def known_ports() -> list[int]:
+    """Return the ports that the gateway knows: those of the settings, and those that still are to be taken away."""
+    return sorted({*host_settings()["instances"], *enabled_ports()})
+
+
+def render(ports: list[int], down: set[int]) -> str:
     """Return nginx's upstream servers. max_fails=0: an instance is out when we say so, not when a request fails."""
-    lines = [f"server 127.0.0.1:{port}{' down' if port in out else ' max_fails=0'};" for port in ports]
+    lines = [f"server 127.0.0.1:{port}{' down' if port in down else ' max_fails=0'};" for port in ports]
     return "\n".join(lines) + "\n"
 
 
-def wanted_hashes() -> str:
-    """Return the hashes of what the running nginx must have been started with (its unit) and has read (the rest)."""
-
-    def digest(*paths: Path) -> str:
-        return hashlib.sha256(b"".join(path.read_bytes() if path.exists() else b"-" for path in paths)).hexdigest()
-
-    return f"{digest(UNIT_FILE)} {digest(NGINX_CONF, UPSTREAMS)}"
+def wanted_upstreams() -> str:
+    """Return the upstream list as it should be: an instance is enabled once it was proven, and gets nothing before."""
+    ports = known_ports()
+    return render(ports, {*outs(), *(set(ports) - enabled_ports())})
 
 
-def recorded_hashes() -> str:
-    """Return the hashes as they were when the gateway last took them on."""
-    return APPLIED.read_text(encoding="ascii") if APPLIED.exists() else ""
+def stamp() -> str:
+    """Return the hash of what nginx reads; the running nginx tells the one that it has read."""
+    return hashlib.sha256(b"".join(p.read_bytes() if p.exists() else b"-" for p in (NGINX_CONF, UPSTREAMS))).hexdigest()
+
+
+def url() -> str:
+    """Return where this host reaches its own gateway."""
+    gateway = host_settings()["gateway"]
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(gateway["host"], gateway["host"])
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"http://{host}:{gateway['port']}"
+
+
+def live() -> str:
+    """Return the stamp that the running nginx tells; empty when it tells none."""
+    try:
+        status, body = http.get(f"{url()}/.embedfleet/stamp", limit=2)
+    except OSError:
+        return ""
+    return body.decode("ascii", "replace").strip() if status == 200 else ""
+
+
+def _unit_hash() -> str:
+    return hashlib.sha256(UNIT_FILE.read_bytes() if UNIT_FILE.exists() else b"-").hexdigest()
 
 
 def active() -> bool:
@@ -56,64 +82,73 @@ def active() -> bool:
     return run(["systemctl", "is-active", "--quiet", UNIT], check=False).returncode == 0
 
 
-def applied(runs: bool | None = None) -> bool:
-    """Say whether the gateway runs with what is on disk; `runs`: whether it is active, where the caller knows."""
-    settings = host_settings()
+def applied() -> bool:
+    """Say whether the gateway runs with what is on disk: asked of the running nginx, not of a note of ours."""
     current = UPSTREAMS.read_text(encoding="utf-8") if UPSTREAMS.exists() else ""
-    rendered = render(settings["instances"], set(outs()))
-    return current == rendered and recorded_hashes() == wanted_hashes() and (active() if runs is None else runs)
+    started = UNIT_STARTED.read_text(encoding="ascii") if UNIT_STARTED.exists() else ""
+    return current == wanted_upstreams() and started == _unit_hash() and live() == stamp()
 
 
 def sync() -> str:
-    """Render the upstream list from the state files, on disk only; return what was there before."""
+    """Render the upstream list and the stamp from the state files, on disk only; return the upstreams before."""
     before = UPSTREAMS.read_text(encoding="utf-8") if UPSTREAMS.exists() else ""
-    wanted = render(host_settings()["instances"], set(outs()))
-    if before != wanted:
-        write_atomic(UPSTREAMS, wanted)
+    if before != wanted_upstreams():
+        write_atomic(UPSTREAMS, wanted_upstreams())
+    write_atomic(STAMP, f'map "" $embedfleet_stamp {{ default "{stamp()}"; }}\n')
     return before
 
 
-def apply() -> None:
-    """Make the running gateway what the files say: test the configuration, then reload (or start) it.
+def _tested() -> str:
+    """Return what nginx has against the configuration, asked as it will run: as its user, with a /tmp of its own."""
+    host = host_settings()["gateway"]["host"]
+    try:  # `nginx -t` binds nothing, and a restart that cannot bind takes the running gateway with it
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.bind((host, 0))
+    except OSError as error:
+        return f"{host}: {error.strerror}"
+    sandbox = [f"User={host_settings()['service_user']}", "PrivateTmp=yes", "AmbientCapabilities=CAP_NET_BIND_SERVICE"]
+    nginx = ["/usr/sbin/nginx", "-t", "-q", "-c", str(NGINX_CONF), "-g", "pid /tmp/nginx.pid;"]
+    properties = [f"--property={value}" for value in sandbox]
+    done = run(["systemd-run", "--quiet", "--wait", "--pipe", "--collect", *properties, *nginx], check=False)
+    return (done.stderr or done.stdout).strip()[-500:] or "no reason given" if done.returncode else ""
 
-    :raises Failure: when nginx refuses the configuration; the one that runs stays as it is
+
+def apply() -> None:
+    """Make the running gateway what the files say: test, reload (or start), and have nginx tell that it took it on.
+
+    A reload is a signal: nginx may fail to bind a new address afterwards and go on with what it had. So it is asked,
+    and restarted where a reload was not enough.
+
+    :raises Failure: when nginx refuses the configuration (the one that runs stays as it is), or does not take it on
     """
     with lock("gateway"):
         before = sync()
-        tested = run(
-            [
-                "runuser",
-                "-u",
-                host_settings()["service_user"],
-                "--",
-                "/usr/sbin/nginx",
-                "-t",
-                "-q",
-                "-c",
-                str(NGINX_CONF),
-            ],
-            check=False,
-        )
-        if tested.returncode:
+        against = _tested()
+        if against:
             if before:
                 write_atomic(UPSTREAMS, before)
             raise Failure(
-                "gateway_port",
-                f"nginx refuses its configuration: {tested.stderr.strip()[-500:]}",
+                "gateway_host",
+                f"nginx refuses its configuration: {against}",
                 f"correct the gateway settings; by hand: nginx -t -c {NGINX_CONF}",
             )
-        unit_changed = recorded_hashes().split(" ")[0] != wanted_hashes().split(" ")[0]
         run(["systemctl", "daemon-reload"])
         run(["systemctl", "enable", "--quiet", UNIT])
-        if unit_changed or not active():
-            done = run(["systemctl", "restart", UNIT], check=False)
-        else:
-            done = run(["systemctl", "reload", UNIT], check=False)
-        if done.returncode or not active():
+        started = UNIT_STARTED.read_text(encoding="ascii") if UNIT_STARTED.exists() else ""
+        verbs = ["reload", "restart"] if active() and started == _unit_hash() else ["restart"]
+        if not any(_taken_on(verb) for verb in verbs):
+            said = run(["journalctl", "--no-pager", "-o", "cat", "-n", "3", "-u", UNIT], check=False).stdout.strip()
             raise Failure(
-                "gateway_port", f"the gateway does not start: {done.stderr.strip()[-300:]}", f"journalctl -u {UNIT}"
+                "gateway_host", f"the gateway does not take its configuration on: {said}", f"journalctl -u {UNIT}"
             )
-        write_atomic(APPLIED, wanted_hashes())
+        write_atomic(UNIT_STARTED, _unit_hash())
+
+
+def _taken_on(verb: str) -> bool:
+    """Reload or restart the gateway; say whether the running nginx then has what is on disk."""
+    run(["systemctl", "reset-failed", UNIT], check=False)
+    done = run(["systemctl", verb, UNIT], check=False)
+    return done.returncode == 0 and wait_until(lambda: live() == stamp(), 5, 0.05)
 
 
 def take_out(port: int, by: str, reason: str, limit: float, last: bool = False) -> None:
@@ -124,12 +159,12 @@ def take_out(port: int, by: str, reason: str, limit: float, last: bool = False) 
     :param last: allow to take out the only instance that is in
     :raises Failure: for an unknown port, the last one, or requests still running after `limit` (it stays out)
     """
-    ports = host_settings()["instances"]
+    ports = known_ports()
     if port not in ports:
         raise Failure("port", f"{port} is no instance of this host", f"one of {', '.join(map(str, ports))}")
     with lock("gateway-state"):
         out = outs()
-        if not last and port not in out and set(ports) - set(out) <= {port}:
+        if not last and port not in out and enabled_ports() - set(out) <= {port}:
             raise Failure(
                 "port", f"{port} is the last instance in the gateway", "put another one in first, or say --last"
             )

@@ -32,7 +32,7 @@ def state() -> dict[str, Any]:
             for i in sorted(instances.values(), key=lambda i: i.port)
         ],
         "gateway": {
-            "applied": bool(settings) and gateway.applied(gateway_runs),
+            "applied": bool(settings) and gateway_runs and gateway.applied(),
             "out": {str(k): v for k, v in gateway.outs().items()},
         },
     }
@@ -46,12 +46,12 @@ def verify() -> dict[str, Any]:
     current = release_of("current")
     begun = time.monotonic()
     asked = [
-        (f"instance {instance.port}", instance.port, instance.release or current)
+        (f"instance {instance.port}", f"http://127.0.0.1:{instance.port}", instance.release or current)
         for instance in states(settings["instances"])
     ]
-    asked.append((f"gateway {settings['gateway']['port']}", settings["gateway"]["port"], current))
+    asked.append((f"gateway {settings['gateway']['port']}", gateway.url(), current))
     with ThreadPoolExecutor(len(asked)) as pool:
-        rows = list(pool.map(lambda item: _row(item[0], f"http://127.0.0.1:{item[1]}", item[2]), asked))
+        rows = list(pool.map(lambda item: _row(*item), asked))
     return {
         "release": current,
         "rows": rows,

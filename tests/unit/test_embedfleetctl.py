@@ -25,7 +25,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 monkeypatch.setattr(module, name, tmp_path / name.lower())
     common.write_atomic(tmp_path / "host_json", json.dumps({"instances": [8000, 8001]}))
     (tmp_path / "state").mkdir()
-    monkeypatch.setattr(gateway, "applied", lambda runs=None: True)
+    monkeypatch.setattr(gateway, "applied", lambda: True)
+    monkeypatch.setattr(gateway, "enabled_ports", lambda: {8000, 8001})
     monkeypatch.setattr(gateway, "drained", lambda port, limit: True)
     monkeypatch.setattr(gateway, "lock", lambda *a, **k: _nothing())
     return tmp_path
@@ -38,6 +39,27 @@ class _nothing:
 
 def test_render_marks_who_is_out() -> None:
     assert gateway.render([8000, 8001], {8001}) == "server 127.0.0.1:8000 max_fails=0;\nserver 127.0.0.1:8001 down;\n"
+
+
+def test_an_instance_gets_nothing_before_it_was_proven(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "enabled_ports", lambda: {8000, 7000})
+    assert gateway.wanted_upstreams() == gateway.render([7000, 8000, 8001], {8001}), (
+        "and an old one goes on until it is taken away"
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:1"),
+        ("::", "http://[::1]:1"),
+        ("10.0.0.7", "http://10.0.0.7:1"),
+        ("fd00::7", "http://[fd00::7]:1"),
+    ],
+)
+def test_where_the_gateway_is_asked(monkeypatch: pytest.MonkeyPatch, address: str, expected: str) -> None:
+    monkeypatch.setattr(gateway, "host_settings", lambda: {"gateway": {"host": address, "port": 1}})
+    assert gateway.url() == expected
 
 
 def test_out_and_in(host: Path) -> None:

@@ -52,6 +52,10 @@ def test_every_problem_is_told_at_once() -> None:
         ("model_id", "bge-m3"),
         ("model_sha256", {"model.safetensors": "123"}),
         ("service_user", "a b"),
+        ("service_user", "root"),
+        ("gateway_host", ""),
+        ("gateway_host", "0.0.0.0:1; }"),
+        ("gateway_host", "999.1.1.1"),
         ("model_endpoint", "ftp://x"),
     ],
 )
