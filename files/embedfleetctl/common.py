@@ -17,6 +17,7 @@ WORK = ROOT / "work"  # unfinished parts and build trees: same file system as th
 SPECS = Path("/var/lib/embedfleet/specs")
 RESULTS = Path("/var/lib/embedfleet/results")
 LOGS = Path("/var/log/embedfleet")
+LOCKS = Path("/run/embedfleet-locks")  # root's alone: in /run/lock anybody could hold them against us
 HOST_JSON = Path("/etc/embedfleet/host.json")
 BUILD_USER = "embedfleet-build"
 KINDS = ("tools", "conda", "engines", "models", "releases")
@@ -117,7 +118,8 @@ def wait_until(check: Callable[[], bool], limit: float, interval: float = 0.25) 
 @contextlib.contextmanager
 def lock(name: str, limit: float = 60) -> Iterator[None]:
     """Hold a lock among all embedfleetctl processes of the host."""
-    path = Path("/run/lock") / f"embedfleet-{name}.lock"
+    LOCKS.mkdir(mode=0o700, exist_ok=True)
+    path = LOCKS / f"{name}.lock"
     with open(path, "w", encoding="ascii") as handle:
 
         def held() -> bool:

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from embedfleetctl.common import KINDS, ROOT, SPECS, WORK, release_of, say
+from embedfleetctl.common import KINDS, LOCKS, ROOT, SPECS, WORK, release_of, say
 from embedfleetctl.instances import present_ports, states
 from embedfleetctl.make import manifest
 
@@ -58,7 +58,7 @@ def leftovers() -> None:
 
 def _busy(kind: str, part: str) -> bool:
     """Say whether a job is making the part now: it holds the part's lock."""
-    path = Path("/run/lock") / f"embedfleet-{kind}-{part}.lock"
+    path = LOCKS / f"{kind}-{part}.lock"
     try:
         with open(path, "w", encoding="ascii") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
