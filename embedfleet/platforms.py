@@ -1,7 +1,7 @@
 """THE platform table: one row per kind of host, as data; and how a host is recognised.
 
 Each row says how its values are known: `verified` on that hardware, `run` (on a stand-in or under emulation), or
-`read` (in sources and documents, on no machine). docs/design.md lists the sources.
+`read` (in vLLM's sources and NVIDIA's and IBM's documents, on no machine). docs/first-deploy.md says so to operators.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ PLATFORMS: dict[str, Platform] = {
             "run in systemd containers on x86_64 CPUs, kernels taken from a precompiled wheel (2026-11-30)",
             requirements="files/locks/engine-{version}-cpu-x86_64.lock",
             indexes=_TORCH_CPU,
-            # One thread less for compute than cores leaves the API process room; nobind, since a binding list
-            # asserts on hosts with few cores (ppc64le/build-scripts#8270).
+            # nobind, since a binding list asserts on hosts with few cores (ppc64le/build-scripts#8270); the number of
+            # threads, cores divided by instances, is in plan.serve_env.
             serve_env={"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
             enforce_eager=True,
             build_gib=2.0,

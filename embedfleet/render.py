@@ -13,16 +13,23 @@ from embedfleet.platforms import Platform
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
 
+GATEWAY_STALE = "/var/lib/embedfleet/gateway/stale"
+
 
 @dataclass(frozen=True, repr=False)
 class ManagedFile:
-    """One file that the deploy owns, whole: content, octal mode, owner, group."""
+    """One file that the deploy owns, whole: content, octal mode, owner, group.
+
+    :param mark: a file that is touched before this one changes: whoever runs with the content is out of date then,
+        even where the same change was made and loaded by hand before
+    """
 
     path: str
     content: str
     mode: str = "644"
     owner: str = "root"
     group: str = "root"
+    mark: str = ""
 
     def __repr__(self) -> str:
         """The path alone: pyinfra prints an operation's arguments, and contents are not for logs."""
@@ -75,6 +82,7 @@ def managed_files(
     }
     files = [ManagedFile(f"{ROOT}/lib/{name}", text) for name, text in sources.programs.items()]
     files.append(ManagedFile(f"{ROOT}/bin/embedfleetctl", _template(sources, "embedfleetctl.j2", root=ROOT), "755"))
+    files.append(ManagedFile("/usr/local/sbin/embedfleetctl", _template(sources, "embedfleetctl.j2", root=ROOT), "755"))
     files.append(ManagedFile("/etc/embedfleet/host.json", json.dumps(host, indent=1) + "\n"))
     files.append(
         ManagedFile(
@@ -87,13 +95,14 @@ def managed_files(
                 port=settings.gateway_port,
                 cores=len(settings.instance_ports),
             ),
+            mark=GATEWAY_STALE,
         )
     )
     files += [ManagedFile(path, text) for path, text in unit_files.items()]
     gateway_unit = _template(
         sources, "gateway.service.j2", user=settings.service_user, root=ROOT, low_port=settings.gateway_port < 1024
     )
-    files.append(ManagedFile("/etc/systemd/system/embedfleet-gateway.service", gateway_unit))
+    files.append(ManagedFile("/etc/systemd/system/embedfleet-gateway.service", gateway_unit, mark=GATEWAY_STALE))
     files.append(
         ManagedFile(
             "/etc/sysusers.d/embedfleet.conf", _template(sources, "sysusers.conf.j2", user=settings.service_user)

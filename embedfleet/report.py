@@ -26,10 +26,15 @@ def add(problem: Problem) -> None:
         _problems.append(problem)
 
 
-def describe(host: str, platform: str, format: str) -> None:
+def describe(host: str, platform: str) -> None:
     """Remember what the table says of a host beside its embeddings."""
+    _platforms[host] = platform
+
+
+def choose_format(format: object) -> None:
+    """Have the report of this run told as a table or as JSON; before anything can be refused."""
     global _format
-    _platforms[host], _format = platform, format
+    _format = "json" if format == "json" else "table"
 
 
 def verified(host: str, found: dict[str, Any]) -> None:

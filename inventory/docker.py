@@ -6,11 +6,15 @@ socket without sudo, since pyinfra's connector calls plain `docker`.
 
 import os as _os
 
+from tests.targets.host import RigError as _RigError
 from tests.targets.naming import TARGETS as _TARGETS
 from tests.targets.naming import names as _names
 from tests.targets.rig import read_info as _read_info
 
-_info = _read_info(_names())
+try:
+    _info = _read_info(_names())
+except _RigError as _error:
+    raise SystemExit(f"the test targets are not up: make targets ({_error})") from None
 _ssh = _info["ssh"]
 _transport = _os.environ.get("EMBEDFLEET_TRANSPORT") or (
     "docker" if _os.access("/var/run/docker.sock", _os.W_OK) else "ssh"

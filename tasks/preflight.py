@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 def plan() -> Plan | None:
     """Return this host's plan; None when it is refused, which the end of the run tells and exits 1 for."""
+    report.choose_format(host.data.get("format"))
     try:
         wanted = settings.load(host.data.dict(), host.name)  # type: ignore[no-untyped-call]
         survey = host.get_fact(HostSurvey)
@@ -31,7 +32,7 @@ def plan() -> Plan | None:
             report.add(problem)
         state.failed_hosts.add(state.inventory.get_host(host.name))  # `host` is a proxy, which sets do not know
         return None
-    report.describe(host.name, platform.name, wanted.format)
+    report.describe(host.name, platform.name)
     made = make_plan(host.name, wanted, platform, survey, files)
     for warning in made.warnings:
         report.add(warning)

@@ -105,8 +105,16 @@ def converged(state: dict[str, Any], release: str) -> bool:
     return bool(
         state.get("current") == release
         and not state.get("rollout")
+        and not state.get("candidate")
         and any(i["wanted"] for i in instances)
-        and all(i["wanted"] and i["active"] == "active" and i["enabled"] and i["release"] == release for i in instances)
+        and all(
+            i["wanted"]
+            and i["active"] == "active"
+            and i["enabled"]
+            and i.get("unit_current")
+            and i["release"] == release
+            for i in instances
+        )
         and not any(out.get("by") == "rollout" for out in state.get("gateway", {}).get("out", {}).values())
     )
 
@@ -143,10 +151,15 @@ def verified(release: str) -> Generator[PyinfraCommand, None, None]:
     if found:
         report.verified(host.name, found)
     wrong = [f"{row['name']}: {row.get('error', '')}" for row in found.get("rows", []) if not row["right"]]
+    cure = "embedfleetctl verify on the host; journalctl -u 'embedfleet-*'"
     if found.get("release") != release:
-        wrong.append(f"current is {found.get('release')}, planned is {release}")
+        wrong.append(f"current is {found.get('release')}, these settings give {release}")
+        cure = "run deploy.py, or verify with the same --data that the deploy had"
+    for port, out in found.get("out", {}).items():
+        reason = f"instance {port} is out of the gateway, by {out.get('by', '?')}: {out.get('reason', '')}"
+        report.add(Problem(host.name, "gateway", reason, f"embedfleetctl gateway in {port}", fatal=False))
     if not wrong:
         host.noop("every instance and the gateway answer right")
         return
-    problem = Problem(host.name, "verify", "; ".join(wrong), "embedfleetctl verify; journalctl -u 'embedfleet-*'")
+    problem = Problem(host.name, "verify", "; ".join(wrong), cure)
     yield FunctionCommand(_tell, (problem,), {})

@@ -6,6 +6,7 @@ import hashlib
 import io
 import posixpath
 import tarfile
+import time
 from collections.abc import Generator, Sequence
 
 from pyinfra import host
@@ -36,7 +37,12 @@ def managed(files: Sequence[ManagedFile]) -> Generator[PyinfraCommand, None, Non
     for file in [file for file in stale if file not in programs]:
         host.log(f"{'write' if file.path not in current else 'change'} {file.path}")
     archive = _archive(stale)
-    temp = host.get_temp_filename(f"embedfleet-{hashlib.sha256(archive.getvalue()).hexdigest()}")
+    content = "".join(f"{file.path} {file.sha256}" for file in stale)
+    temp = host.get_temp_filename(f"embedfleet-{hashlib.sha256(content.encode()).hexdigest()}")
+    reload = ["systemctl daemon-reload;"] if any("/systemd/system/" in file.path for file in stale) else []
+    marks: list[str | QuoteString] = []
+    for mark in sorted({file.mark for file in stale if file.mark}):
+        marks += ["mkdir -p", QuoteString(posixpath.dirname(mark)), ";", "touch", QuoteString(mark), ";"]
     folders = sorted({posixpath.dirname(file.path) for file in stale})
     renames: list[str | QuoteString] = []
     for file in stale:
@@ -53,7 +59,9 @@ def managed(files: Sequence[ManagedFile]) -> Generator[PyinfraCommand, None, Non
         QuoteString(temp),
         ";",
         *_owners(stale),
+        *marks,
         *renames,
+        *reload,
     )
 
 
@@ -72,6 +80,7 @@ def _archive(files: Sequence[ManagedFile]) -> io.BytesIO:
             data = file.content.encode()
             info = tarfile.TarInfo(file.path.lstrip("/") + _SUFFIX)
             info.size, info.mode = len(data), int(file.mode, 8)
+            info.mtime = int(time.time())  # systemd tells a changed unit by its time
             tar.addfile(info, io.BytesIO(data))
     buffer.seek(0)
     return buffer

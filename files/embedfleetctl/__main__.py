@@ -92,6 +92,9 @@ def _job(args: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; a failure is told on standard error as setting, reason and cure, which the deploy reads."""
     args = _parser().parse_args(argv)
+    if os.geteuid() and args.verb not in ("serve", "ready"):
+        print(f"embedfleetctl {args.verb}: needs root; run it with sudo", file=sys.stderr)
+        return 1
     try:
         if args.verb == "gateway":
             _gateway(args)

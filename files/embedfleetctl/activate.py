@@ -40,9 +40,11 @@ def activate(release: str) -> None:
     """
     settings = host_settings()
     if not manifest("releases", release):
-        raise Failure("release", f"releases/{release} is not finished", "run the deploy again")
+        there = ", ".join(sorted(path.parent.name for path in (ROOT / "releases").glob("*/manifest.json"))) or "none"
+        raise Failure("release", f"there is no finished release {release}", f"there are: {there}; or run the deploy")
     with lock("activate", limit=5):
         run(["systemctl", "daemon-reload"])
+        stop_candidates()
         somebody_answers(release, settings["instances"])
         rollout = read_json(ROLLOUT)
         if rollout.get("to") == release:  # an earlier activation of it proved it, switched `current`, and died
@@ -68,7 +70,7 @@ def activate(release: str) -> None:
 def behind(release: str, ports: list[int]) -> list[Instance]:
     """Return the instances that do not run `release`, proven; those that serve nobody first."""
     out = gateway.outs()
-    todo = [instance for instance in states(ports) if not (instance.up and instance.release == release)]
+    todo = [i for i in states(ports) if not (i.up and i.unit_current and i.release == release)]
     return sorted(todo, key=lambda instance: instance.up and instance.port not in out)
 
 
@@ -110,9 +112,14 @@ def prove_beside(release: str, settings: dict[str, Any]) -> None:
             raise Failure("model_id", reason, "what ran before goes on running; correct the change and deploy again")
         right(f"http://127.0.0.1:{port}", release, f"side port {port}")
     finally:
-        run(["systemctl", "stop", unit], limit=120, check=False)
-        run(["systemctl", "reset-failed", unit], check=False)
-        (ROOT / "candidate").unlink(missing_ok=True)
+        stop_candidates()
+
+
+def stop_candidates() -> None:
+    """Stop what is being proven: this activation's own, or one that an activation left when it was killed."""
+    run(["systemctl", "stop", CANDIDATE.format("*")], limit=120, check=False)
+    run(["systemctl", "reset-failed", CANDIDATE.format("*")], check=False)
+    (ROOT / "candidate").unlink(missing_ok=True)
 
 
 def right(url: str, release: str, where: str) -> None:

@@ -1,8 +1,8 @@
 """Take an instance out of the gateway and put it back: what rollouts, the watchdog and people use.
 
 One file an instance that is out says since when, by whom and why; nginx's upstream list is rendered from them.
-vLLM's own drain answers 500 to running embedding requests (knowledge: pooling models' results are post-processed on an
-executor that shutdown closes first), so draining happens here: out of the gateway, wait until nothing runs or waits.
+vLLM's own drain answers 500 to running embedding requests (the results of pooling models are post-processed on an
+executor that shutdown closes first; seen with 0.32), so draining happens here: out of the gateway, wait until nothing runs or waits.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ STATE = Path("/var/lib/embedfleet/gateway")
 UPSTREAMS = STATE / "upstreams.conf"
 STAMP = STATE / "stamp.conf"
 UNIT_STARTED = STATE / "unit"  # hash of the unit file that the gateway was last started with
+STALE = STATE / "stale"  # the deploy touches it before it changes nginx.conf or the unit
 NGINX_CONF = Path("/etc/embedfleet/nginx.conf")
 UNIT_FILE = Path("/etc/systemd/system/embedfleet-gateway.service")
 UNIT = "embedfleet-gateway.service"
@@ -86,7 +87,7 @@ def applied() -> bool:
     """Say whether the gateway runs with what is on disk: asked of the running nginx, not of a note of ours."""
     current = UPSTREAMS.read_text(encoding="utf-8") if UPSTREAMS.exists() else ""
     started = UNIT_STARTED.read_text(encoding="ascii") if UNIT_STARTED.exists() else ""
-    return current == wanted_upstreams() and started == _unit_hash() and live() == stamp()
+    return not STALE.exists() and current == wanted_upstreams() and started == _unit_hash() and live() == stamp()
 
 
 def sync() -> str:
@@ -142,6 +143,7 @@ def apply() -> None:
                 "gateway_host", f"the gateway does not take its configuration on: {said}", f"journalctl -u {UNIT}"
             )
         write_atomic(UNIT_STARTED, _unit_hash())
+        STALE.unlink(missing_ok=True)
 
 
 def _taken_on(verb: str) -> bool:
@@ -181,7 +183,10 @@ def take_out(port: int, by: str, reason: str, limit: float, last: bool = False) 
 
 
 def put_in(port: int) -> None:
-    """Put an instance back into the gateway."""
+    """Put an instance back into the gateway. :raises Failure: for an unknown port."""
+    known = {*known_ports(), *outs()}
+    if port not in known:
+        raise Failure("port", f"{port} is no instance of this host", f"one of {', '.join(map(str, sorted(known)))}")
     (STATE / f"{port}.out").unlink(missing_ok=True)
     if not applied():
         apply()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +17,13 @@ CANDIDATE = "embedfleet-candidate@{}.service"
 
 @dataclass(frozen=True)
 class Instance:
-    """One unit: its systemd state and the release that its process runs (None: no process, or not from a release)."""
+    """One unit: its systemd state, whether it was started with the unit on disk, and its release."""
 
     port: int
     active: str
     sub: str
     enabled: bool
-    needs_reload: bool
+    unit_current: bool
     release: str | None
 
     @property
@@ -44,7 +45,7 @@ def survey(ports: list[int]) -> tuple[dict[int, Instance], bool]:
     """
     shown = run(
         [
-            "systemctl", "show", "-p", "Id,ActiveState,SubState,UnitFileState,NeedDaemonReload",
+            "systemctl", "show", "-p", "Id,ActiveState,SubState,UnitFileState",
             *(UNIT.format(port) for port in {*ports, *enabled_ports()}), UNIT.format("*"), "embedfleet-gateway.service",
         ]
     ).stdout  # fmt: skip
@@ -60,8 +61,8 @@ def survey(ports: list[int]) -> tuple[dict[int, Instance], bool]:
                 block.get("ActiveState", ""),
                 block.get("SubState", ""),
                 block.get("UnitFileState") == "enabled",
-                block.get("NeedDaemonReload") == "yes",
-                running_release(port),
+                recorded(port, "unit") == unit_hash(),
+                recorded(port, "release") or None,
             )
         elif block.get("Id") == "embedfleet-gateway.service":
             gateway = block.get("ActiveState") == "active"
@@ -74,16 +75,22 @@ def enabled_ports() -> set[int]:
     return {int(port) for link in links for port in re.findall(r"@(\d+)\.service$", link.name)}
 
 
-def running_release(port: int) -> str | None:
-    """Return the release that the instance on `port` was started with.
+def recorded(port: int, what: str) -> str:
+    """Return what the instance on `port` was started with: its release, or its unit's hash; empty when it is not up.
 
     `serve` wrote it into the unit's runtime directory, which systemd removes when the unit stops. /proc/PID/cwd would
-    say the same, but not to a root without the ptrace capability, as in a container.
+    tell the release as well, but not to a root without the ptrace capability, as in a container.
     """
     try:
-        return (RUNTIME / str(port) / "release").read_text(encoding="utf-8").strip() or None
+        return (RUNTIME / str(port) / what).read_text(encoding="utf-8").strip()
     except OSError:
-        return None
+        return ""
+
+
+def unit_hash() -> str:
+    """Return the hash of the instances' unit file as it is on disk."""
+    path = Path("/etc/systemd/system/embedfleet-vllm@.service")
+    return hashlib.sha256(path.read_bytes() if path.exists() else b"").hexdigest()
 
 
 def present_ports() -> list[int]:

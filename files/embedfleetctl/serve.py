@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from embedfleetctl.common import Failure, read_json
+from embedfleetctl.instances import unit_hash
 from embedfleetctl.probe import Wrong, wait_right
 
 
@@ -38,6 +39,7 @@ def serve(port: int) -> None:
     runtime = env.get("RUNTIME_DIRECTORY")
     if runtime:
         (Path(runtime) / "release").write_text(release.name, encoding="utf-8")
+        (Path(runtime) / "unit").write_text(unit_hash(), encoding="utf-8")
     sys.stdout.flush()
     os.execve(argv[0], argv, env)
 

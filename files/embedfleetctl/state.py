@@ -20,12 +20,14 @@ def state() -> dict[str, Any]:
         "current": release_of("current"),
         "previous": release_of("previous"),
         "rollout": read_json(ROLLOUT) or None,
+        "candidate": release_of("candidate"),
         "instances": [
             {
                 "port": i.port,
                 "active": i.active,
                 "sub": i.sub,
                 "enabled": i.enabled,
+                "unit_current": i.unit_current,
                 "release": i.release,
                 "wanted": i.port in settings.get("instances", []),
             }

@@ -31,7 +31,9 @@ def test_other_failures_show_what_was_said() -> None:
 STATE: dict[str, Any] = {
     "current": "r1",
     "rollout": None,
-    "instances": [{"port": 8000, "active": "active", "enabled": True, "release": "r1", "wanted": True}],
+    "instances": [
+        {"port": 8000, "active": "active", "enabled": True, "unit_current": True, "release": "r1", "wanted": True}
+    ],
     "gateway": {"applied": True, "out": {}},
 }
 
@@ -45,10 +47,12 @@ def test_converged() -> None:
     [
         {"current": "r0"},
         {"rollout": {"from": "r0", "to": "r1"}},
+        {"candidate": "r2"},
         {"instances": []},
         {"instances": [{**STATE["instances"][0], "release": "r0"}]},
         {"instances": [{**STATE["instances"][0], "active": "failed"}]},
         {"instances": [{**STATE["instances"][0], "enabled": False}]},
+        {"instances": [{**STATE["instances"][0], "unit_current": False}]},
         {"instances": [{**STATE["instances"][0], "wanted": False}]},
         {"gateway": {"applied": True, "out": {"8000": {"by": "rollout"}}}},
     ],

@@ -255,7 +255,7 @@ def test_a_failed_start_is_told_by_what_is_telling() -> None:
 
 
 def _instances(monkeypatch: pytest.MonkeyPatch, *rows: tuple[int, str, str]) -> None:
-    made = {port: Instance(port, active, "", True, False, release) for port, active, release in rows}
+    made = {port: Instance(port, active, "", True, True, release) for port, active, release in rows}
     monkeypatch.setattr(activate, "states", lambda ports: [made[port] for port in ports])
 
 

@@ -228,7 +228,10 @@ def precompiled(work: Path, wheel: dict[str, str]) -> Path:
 
 
 def install(where: Path, python: str, wheel: Path, spec: dict[str, Any]) -> None:
-    """Install the wheel and prove that its kernels load; bytecode is compiled now, as nobody may write there later."""
+    """Install the wheel and see that torch and vllm are there (that they embed right is proven on the side port).
+
+    Bytecode is compiled now, as nobody may write there later.
+    """
     say(f"installing {wheel.name}")
     try:
         as_builder(

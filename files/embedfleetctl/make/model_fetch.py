@@ -27,7 +27,8 @@ def main(model_id: str, revision: str, endpoint: str, directory: str, *exclude: 
         names = {cls.__name__ for one in failed for cls in type(one).__mro__}
         if "FileIntegrityError" in names:
             return 3
-        if "NotExistError" in names:
+        codes = {getattr(getattr(one, "response", None), "status_code", getattr(one, "code", None)) for one in failed}
+        if "NotExistError" in names or 404 in codes or "404" in codes or "[404]" in str(error):
             return 4
         return 1
     return 0
