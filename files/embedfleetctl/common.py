@@ -36,7 +36,8 @@ class Failure(Exception):
 
 def say(text: str) -> None:
     """Print a line of progress: `#> ` marks what a follower of the log shows to people."""
-    print(f"#> {text}", flush=True)
+    with contextlib.suppress(OSError):  # a full /var/log is no reason to stop the work
+        print(f"#> {text}", flush=True)
 
 
 def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from pathlib import Path
 
 from embedfleetctl.common import KINDS, LOCKS, ROOT, SPECS, WORK, release_of, say
@@ -27,7 +28,7 @@ def prune(keep: int) -> None:
     conda = {manifest("engines", str(engine)).get("spec", {}).get("conda") for engine in engines}
     for kind, used in (("engines", engines), ("models", models), ("conda", conda)):
         for path in (ROOT / kind).glob("*/manifest.json"):
-            if path.parent.name not in used:
+            if path.parent.name not in used and _old(path):
                 say(f"pruning {kind}/{path.parent.name}")
                 discard(path.parent)
     leftovers()
@@ -46,14 +47,19 @@ def leftovers() -> None:
     """Remove unfinished parts, work directories and specs that no running job holds: a failed build leaves gigabytes."""
     for path in [*(p for kind in KINDS for p in (ROOT / kind).glob("*")), *WORK.glob("*-*")]:
         kind, part = (path.parent.name, path.name) if path.parent != WORK else path.name.split("-", 1)
-        if (path / "manifest.json").exists() or not path.is_dir() or _busy(kind, part):
+        if (path / "manifest.json").exists() or not path.is_dir() or not _old(path) or _busy(kind, part):
             continue
         say(f"removing what was left of {kind}/{part}")
         shutil.rmtree(path)
     for spec in SPECS.glob("*.json"):
         kind, part = spec.stem.split("-", 1)
-        if not manifest(kind, part) and not _busy(kind, part):
+        if not manifest(kind, part) and _old(spec) and not _busy(kind, part):
             spec.unlink()
+
+
+def _old(path: Path) -> bool:
+    """Say whether a thing is over a day old: younger, it may be a part that another deploy has yet to make use of."""
+    return time.time() - path.stat().st_mtime > 86400
 
 
 def _busy(kind: str, part: str) -> bool:

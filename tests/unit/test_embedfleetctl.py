@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,6 @@ def test_prune_keeps_what_runs_and_what_it_needs(host: Path, monkeypatch: pytest
     for index in range(5):
         _part(root, "releases", f"r{index}", engines=f"e{index}", models="m")
         _part(root, "engines", f"e{index}", conda="c")
-        import os
-
         os.utime(root / f"releases/r{index}/manifest.json", (index, index))
     _part(root, "models", "m")
     _part(root, "models", "other")
@@ -124,6 +123,15 @@ def test_prune_keeps_what_runs_and_what_it_needs(host: Path, monkeypatch: pytest
     (root / "engines" / "half").mkdir()
     (host / "work" / "engines-half").mkdir(parents=True)
     (host / "work" / "home").mkdir()
+    for path in [
+        *root.glob("engines/*/manifest.json"),
+        *root.glob("models/*/manifest.json"),
+        root / "engines" / "half",
+        host / "work" / "engines-half",
+    ]:
+        os.utime(path, (1, 1))
+    _part(root, "models", "young")
+    (root / "engines" / "young").mkdir()
     monkeypatch.setattr("embedfleetctl.make.ROOT", root)
     monkeypatch.setattr(prune, "release_of", lambda link: {"current": "r4", "previous": "r0"}.get(link))
     monkeypatch.setattr(prune, "present_ports", list)
@@ -137,16 +145,18 @@ def test_prune_keeps_what_runs_and_what_it_needs(host: Path, monkeypatch: pytest
         "engines/e3",
         "engines/e4",
         "models/m",
+        "models/young",
         "releases/r0",
         "releases/r3",
         "releases/r4",
     ]
-    assert sorted(path.name for path in (root / "engines").iterdir()) == ["e0", "e3", "e4"]
+    assert sorted(path.name for path in (root / "engines").iterdir()) == ["e0", "e3", "e4", "young"]
     assert [path.name for path in (host / "work").iterdir()] == ["home"]
 
 
 def test_a_running_job_keeps_its_work(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (host / "work" / "models-a-b").mkdir(parents=True)
+    os.utime(host / "work" / "models-a-b", (1, 1))
     monkeypatch.setattr(prune, "_busy", lambda kind, part: (kind, part) == ("models", "a-b"))
     prune.leftovers()
     assert (host / "work" / "models-a-b").exists()
