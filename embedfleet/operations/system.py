@@ -50,8 +50,12 @@ def packages(names: Sequence[str], masked: Mapping[str, str]) -> Generator[Pyinf
         host.noop(f"{len(names)} packages are installed")
         return
     host.log(f"install {', '.join(missing)}")
-    # A run that lost its connection leaves apt at work on the host (wait for it) or dpkg half-configured (finish it).
-    yield StringCommand("DEBIAN_FRONTEND=noninteractive dpkg --configure -a --force-confdef --force-confold")
+    # A run that lost its connection leaves dpkg half-configured: finish it. It may also leave apt at work on the host, as
+    # unattended-upgrades do: wait, since dpkg itself and `apt-get update` know no time-out for their locks.
+    yield StringCommand(
+        "n=0; until DEBIAN_FRONTEND=noninteractive dpkg --configure -a --force-confdef --force-confold && apt-get check -qq;",
+        "do n=$((n+1)); [ $n -lt 60 ] || exit 1; echo 'waiting for another apt or dpkg'; sleep 5; done",
+    )
     for name in missing:
         if name in masked:
             yield StringCommand("ln -sfn /dev/null", QuoteString(f"/etc/systemd/system/{masked[name]}"))

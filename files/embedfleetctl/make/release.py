@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from typing import Any
 
-from embedfleetctl.common import ROOT, WORK, Failure, write_atomic
+from embedfleetctl.common import ROOT, WORK, Failure, host_settings, write_atomic
 from embedfleetctl.make import fresh, manifest, part_dir
 
 
@@ -18,7 +19,8 @@ def make(part: str, spec: dict[str, Any]) -> dict[str, Any]:
     tree = fresh(WORK / f"releases-{part}")
     os.symlink(f"{ROOT}/engines/{spec['engines']}/venv", tree / "env")
     os.symlink(f"{ROOT}/models/{spec['models']}", tree / "model")
-    write_atomic(tree / "serve.json", json.dumps(spec["serve"], indent=1))
+    write_atomic(tree / "serve.json", json.dumps(spec["serve"], indent=1), 0o640)  # its environment may hold secrets
+    shutil.chown(tree / "serve.json", group=host_settings()["service_user"])
     write_atomic(tree / "probe.json", json.dumps(spec["probe"], indent=1))
     where = fresh(part_dir("releases", part))
     os.replace(tree, where)
