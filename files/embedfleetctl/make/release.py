@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import pwd
 from typing import Any
 
 from embedfleetctl.common import ROOT, WORK, Failure, host_settings, write_atomic
@@ -20,7 +20,7 @@ def make(part: str, spec: dict[str, Any]) -> dict[str, Any]:
     os.symlink(f"{ROOT}/engines/{spec['engines']}/venv", tree / "env")
     os.symlink(f"{ROOT}/models/{spec['models']}", tree / "model")
     write_atomic(tree / "serve.json", json.dumps(spec["serve"], indent=1), 0o640)  # its environment may hold secrets
-    shutil.chown(tree / "serve.json", group=host_settings()["service_user"])
+    os.chown(tree / "serve.json", 0, pwd.getpwnam(host_settings()["service_user"]).pw_gid)
     write_atomic(tree / "probe.json", json.dumps(spec["probe"], indent=1))
     where = fresh(part_dir("releases", part))
     os.replace(tree, where)
