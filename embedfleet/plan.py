@@ -16,7 +16,7 @@ from embedfleet.facts.survey import Survey
 from embedfleet.models import FAR, MODELS, NEAR, QUERY, Model
 from embedfleet.platforms import Platform
 from embedfleet.problems import Problem
-from embedfleet.render import ManagedFile, managed_files, units
+from embedfleet.render import GATEWAY_STALE, ManagedFile, managed_files, units
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
 
@@ -63,6 +63,13 @@ class Plan:
     def parts(self) -> tuple[Part, ...]:
         """All parts, in the order in which they are made."""
         return (self.tools, self.conda, self.engine, self.model, self.release_part)
+
+    @property
+    def gateway_files(self) -> tuple[ManagedFile, ...]:
+        """The files that the gateway runs with."""
+        return tuple(
+            file for file in self.files if file.mark == GATEWAY_STALE or file.path == "/etc/embedfleet/host.json"
+        )
 
     @property
     def activation_limit(self) -> int:

@@ -130,6 +130,12 @@ class Settings(_Strict):
             raise ValueError(
                 f"port {', '.join(map(str, twice))} stands twice in instance_ports, side_port, gateway_port"
             )
+        ours = sorted({"host", "port", "served-model-name", "runner", "dtype", "max-model-len"} & set(self.serve_args))
+        if ours:
+            raise ValueError(f"serve_args: {', '.join(ours)} is set by embedfleet; use the setting of that name")
+        stems = [re.sub(r".*/|\.[^./]*$", "", name) for name in self.site_ca_certificates]
+        if len(set(stems)) != len(stems):
+            raise ValueError("site_ca_certificates: two files have the same name, which the host's folder cannot hold")
         for arg in self.vllm_cmake_args or []:
             if re.search(r"\s", arg):
                 # setup.py splits CMAKE_ARGS at spaces and knows no quotes (vLLM setup.py, CMAKE_ARGS).

@@ -11,4 +11,4 @@ from embedfleet.plan import Plan
 @deploy("Gateway")
 def gateway(plan: Plan) -> None:
     """Runs with what is on disk: tested, then started or reloaded only when something differs."""
-    control.gateway(name="Apply the configuration")
+    control.gateway(name="Apply the configuration", inputs=plan.gateway_files)

@@ -12,4 +12,6 @@ from embedfleet.plan import Plan
 def release(plan: Plan) -> None:
     """Put together from engine, model and flags; proven beside the running one; switched to instance by instance."""
     control.part(name="Put together", part=plan.release_part)
-    control.activate(name="Activate", release=plan.release, limit=plan.activation_limit)
+    control.activate(
+        name="Activate", release=plan.release, ports=plan.settings.instance_ports, limit=plan.activation_limit
+    )

@@ -62,7 +62,7 @@ class FinishedParts(FactBase[Parts]):
     default = Parts
 
     def command(self) -> StringCommand:
-        return StringCommand(f"ls -1d {ROOT}/*/*/manifest.json 2>/dev/null || true")
+        return StringCommand(f"find {ROOT} -mindepth 3 -maxdepth 3 -name manifest.json -size +0 2>/dev/null || true")
 
     def process(self, output: list[str]) -> Parts:
         ids: dict[str, list[str]] = {}

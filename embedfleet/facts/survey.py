@@ -23,7 +23,7 @@ s init; cat /proc/1/comm 2>/dev/null
 s uid; id -u
 s apt; command -v apt-get 2>/dev/null
 s disk; df -Pk /opt /var /tmp 2>/dev/null
-s parts; ls -1d /opt/embedfleet/*/*/manifest.json 2>/dev/null
+s parts; find /opt/embedfleet -mindepth 3 -maxdepth 3 -name manifest.json -size +0 2>/dev/null
 s tcp; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
 s listeners; ss -Hltnpe 2>/dev/null
 s end

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, TypeVar, cast
 
 from pyinfra import host, logger
 from pyinfra.api import FactBase, FileUploadCommand, FunctionCommand, Host, QuoteString, State, StringCommand, operation
 from pyinfra.api.arguments import ConnectorArguments
 from pyinfra.api.command import PyinfraCommand
+from pyinfra.api.state import StateStage
 from pyinfra.connectors.util import CommandOutput
 from typing_extensions import override
 
 from embedfleet import report
-from embedfleet.facts.state import CTL, ControlState, FinishedParts, Probes
+from embedfleet.facts.state import CTL, ControlState, FileStates, FinishedParts, Probes
 from embedfleet.plan import Part
 from embedfleet.problems import Problem, render
+from embedfleet.render import ManagedFile
 
 T = TypeVar("T")
 FAILED = "embedfleetctl failed: "  # how files/embedfleetctl/__main__.py begins to tell a failure
@@ -89,30 +91,34 @@ def part(part: Part) -> Generator[PyinfraCommand, None, None]:
 
 
 @operation()
-def gateway() -> Generator[PyinfraCommand, None, None]:
-    """Ensure that the gateway runs with what is on disk: `nginx -t`, then start or reload, only when something differs."""
+def gateway(inputs: Sequence[ManagedFile]) -> Generator[PyinfraCommand, None, None]:
+    """
+    Ensure that the gateway runs with what is on disk: `nginx -t`, then start or reload, only when something differs.
+
+    + inputs: the files it depends on, which an earlier operation writes; a dry run has to look at them itself
+    """
     state = known(ControlState)
-    if cast(dict[str, Any], state.get("gateway", {})).get("applied"):
+    coming = False
+    if host.state.current_stage < StateStage.Execute:
+        current = host.get_fact(FileStates, paths=[file.path for file in inputs])
+        coming = any(file.path not in current or current[file.path].sha256 != file.sha256 for file in inputs)
+    if cast(dict[str, Any], state.get("gateway", {})).get("applied") and not coming:
         host.noop("the gateway runs with what is on disk")
         return
     forget()
     yield Control(CTL, "gateway apply")
 
 
-def converged(state: dict[str, Any], release: str) -> bool:
-    """Say whether every wanted instance runs `release`, proven, and nothing else of ours runs."""
+def converged(state: dict[str, Any], release: str, ports: Sequence[int]) -> bool:
+    """Say whether the instances on `ports` run `release`, proven, and nothing else of ours runs."""
     instances = state.get("instances", [])
     return bool(
         state.get("current") == release
         and not state.get("rollout")
         and not state.get("candidate")
-        and any(i["wanted"] for i in instances)
+        and {i["port"] for i in instances} == set(ports)
         and all(
-            i["wanted"]
-            and i["active"] == "active"
-            and i["enabled"]
-            and i.get("unit_current")
-            and i["release"] == release
+            i["active"] == "active" and i["enabled"] and i.get("unit_current") and i["release"] == release
             for i in instances
         )
         and not any(out.get("by") == "rollout" for out in state.get("gateway", {}).get("out", {}).values())
@@ -120,14 +126,15 @@ def converged(state: dict[str, Any], release: str) -> bool:
 
 
 @operation()
-def activate(release: str, limit: int) -> Generator[PyinfraCommand, None, None]:
+def activate(release: str, ports: Sequence[int], limit: int) -> Generator[PyinfraCommand, None, None]:
     """
     Ensure that a finished release is current and runs in every instance: proven on a side port, switched one by one.
 
     + release: id
+    + ports: of the instances
     + limit: seconds
     """
-    if converged(known(ControlState), release):
+    if converged(known(ControlState), release, ports):
         host.noop(f"{release} is current and runs in every instance")
         return
     forget()

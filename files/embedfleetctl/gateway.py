@@ -174,12 +174,25 @@ def take_out(port: int, by: str, reason: str, limit: float, last: bool = False) 
             write_atomic(STATE / f"{port}.out", json.dumps({"by": by, "reason": reason, "since": int(time.time())}))
     if not applied():
         apply()
+    # A worker from before the reload still has the old list, and may be receiving a body that it will send to `port`.
+    wait_until(lambda: not old_workers(), min(limit, 15), 0.1)
     if not drained(port, limit):
         raise Failure(
             "drain_timeout",
             f"instance {port} still has requests after {limit:.0f} s; it stays out of the gateway",
             f"wait, raise drain_timeout, or put it back: embedfleetctl gateway in {port}",
         )
+
+
+def old_workers() -> bool:
+    """Say whether a worker of the gateway from before its last reload is still finishing requests."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"nginx: worker process is shutting down" in path.read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def put_in(port: int) -> None:

@@ -29,7 +29,6 @@ def state() -> dict[str, Any]:
                 "enabled": i.enabled,
                 "unit_current": i.unit_current,
                 "release": i.release,
-                "wanted": i.port in settings.get("instances", []),
             }
             for i in sorted(instances.values(), key=lambda i: i.port)
         ],

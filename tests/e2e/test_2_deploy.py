@@ -157,6 +157,35 @@ def test_site_certificates_are_trusted(fleet: Fleet) -> None:
         fleet.on_target(f"openssl verify -CAfile /etc/ssl/certs/ca-certificates.crt <<'E'\n{Path(path).read_text()}\nE")
 
 
+def test_gateway_on_another_address_and_back(fleet: Fleet) -> None:
+    """A reload cannot take such an address: nginx would go on with the old one and say nothing. The deploy sees it."""
+    address = fleet.info["hosts"]["x86"]["ip"]
+    dry = fleet.pyinfra("deploy.py", "--dry", "--json", gateway_host=address)
+    assert dry.changed == ["Site | Files", "Gateway | Apply the configuration"], dry.err
+    moved = fleet.pyinfra("deploy.py", "-y", "--json", gateway_host=address)
+    assert (moved.code, moved.changed) == (0, dry.changed), moved.err
+    assert f" {address}:8080 " in fleet.on_target("ss -Hltn")
+    nowhere = fleet.deploy(gateway_host="192.0.2.1")
+    assert nowhere.code == 1
+    assert "192.0.2.1: Cannot assign requested address" in " ".join(nowhere.err.split())
+    back = fleet.pyinfra("deploy.py", "-y", "--json")
+    assert (back.code, back.changed) == (0, dry.changed), back.err
+    assert " 0.0.0.0:8080 " in fleet.on_target("ss -Hltn")
+
+
+def test_what_was_changed_and_loaded_by_hand_is_put_right(fleet: Fleet) -> None:
+    """Not on disk alone: nginx is told to read again what it had read wrong."""
+    fleet.on_target(
+        "sed -i 's|location / { return 404; }|location = /metrics { proxy_pass http://instances; }|' /etc/embedfleet/nginx.conf"
+        " && systemctl reload embedfleet-gateway"
+    )
+    asked = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8080/metrics"
+    wait("the wrong configuration", lambda: fleet.on_target(asked) == "200", 20)
+    run = fleet.pyinfra("deploy.py", "-y", "--json")
+    assert (run.code, run.changed) == (0, ["Site | Files", "Gateway | Apply the configuration"]), run.err
+    assert fleet.on_target(asked) == "404"
+
+
 def test_a_person_takes_an_instance_out_and_puts_it_back(fleet: Fleet) -> None:
     ctl = "/opt/embedfleet/bin/embedfleetctl gateway"
     with Load(fleet.gateway, "minilm") as load:

@@ -31,15 +31,13 @@ def test_other_failures_show_what_was_said() -> None:
 STATE: dict[str, Any] = {
     "current": "r1",
     "rollout": None,
-    "instances": [
-        {"port": 8000, "active": "active", "enabled": True, "unit_current": True, "release": "r1", "wanted": True}
-    ],
+    "instances": [{"port": 8000, "active": "active", "enabled": True, "unit_current": True, "release": "r1"}],
     "gateway": {"applied": True, "out": {}},
 }
 
 
 def test_converged() -> None:
-    assert converged(STATE, "r1")
+    assert converged(STATE, "r1", [8000])
 
 
 @pytest.mark.parametrize(
@@ -53,20 +51,20 @@ def test_converged() -> None:
         {"instances": [{**STATE["instances"][0], "active": "failed"}]},
         {"instances": [{**STATE["instances"][0], "enabled": False}]},
         {"instances": [{**STATE["instances"][0], "unit_current": False}]},
-        {"instances": [{**STATE["instances"][0], "wanted": False}]},
+        {"instances": [*STATE["instances"], {**STATE["instances"][0], "port": 8001}]},
         {"gateway": {"applied": True, "out": {"8000": {"by": "rollout"}}}},
     ],
 )
 def test_not_converged(change: dict[str, Any]) -> None:
-    assert not converged({**STATE, **change}, "r1")
+    assert not converged({**STATE, **change}, "r1", [8000])
 
 
 def test_a_bare_host_is_not_converged() -> None:
-    assert not converged({}, "r1")
+    assert not converged({}, "r1", [8000])
 
 
 def test_an_instance_that_a_person_took_out_stays_out() -> None:
-    assert converged({**STATE, "gateway": {"applied": True, "out": {"8000": {"by": "anna"}}}}, "r1")
+    assert converged({**STATE, "gateway": {"applied": True, "out": {"8000": {"by": "anna"}}}}, "r1", [8000])
 
 
 def test_table_shows_right_and_wrong() -> None:

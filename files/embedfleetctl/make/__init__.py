@@ -69,6 +69,7 @@ def finish_part(kind: str, part: str, spec: dict[str, Any], details: dict[str, A
             path = os.path.join(top, name)
             if os.lstat(path).st_uid == uid:
                 os.lchown(path, 0, 0)
+    os.sync()  # a manifest that survives a power cut must not stand over files that did not
     visible = {key: value for key, value in spec.items() if not key.startswith(("content", "serve"))}
     write_atomic(where / "manifest.json", json.dumps({"kind": kind, "id": part, "spec": visible, **details}, indent=1))
     say(f"{kind}/{part} is finished")
