@@ -170,9 +170,9 @@ def wait(what: str, check: Callable[[], object], limit: float) -> None:
 
 
 class Load:
-    """Clients that ask the gateway for embeddings without pause; every failure is kept."""
+    """Clients that ask the gateway for embeddings all the time, yet leave the cores to who starts; failures are kept."""
 
-    def __init__(self, url: str, model: str, clients: int = 3) -> None:
+    def __init__(self, url: str, model: str, clients: int = 2) -> None:
         self.url, self.model = url, model
         self.failures: list[str] = []
         self.done = 0
@@ -191,7 +191,7 @@ class Load:
 
     def _client(self) -> None:
         body = json.dumps({"model": self.model, "input": ["a text", "another text"]}).encode()
-        while not self._stop.wait(0.05):
+        while not self._stop.wait(0.3):
             request = urllib.request.Request(f"{self.url}/v1/embeddings", body, {"Content-Type": "application/json"})
             try:
                 with urllib.request.urlopen(request, timeout=90) as answer:
