@@ -138,6 +138,7 @@ def roll(release: str, settings: dict[str, Any]) -> None:
     """
     ports = settings["instances"]
     todo = behind(release, ports)
+    put_back(except_for={instance.port for instance in todo})  # proven, then left out by a rollout that was killed
     if len(todo) == len(ports) and not any(instance.up for instance in states(present_ports())):
         say(f"starting {len(ports)} instances of {release}")
         run(["systemctl", "reset-failed", *(UNIT.format(port) for port in ports)], check=False)
@@ -155,11 +156,16 @@ def roll(release: str, settings: dict[str, Any]) -> None:
         for instance in todo:
             replace(instance, release, settings)
     run(["systemctl", "enable", "--quiet", *(UNIT.format(port) for port in ports)])
-    for port, state in gateway.outs().items():
-        if state.get("by") == "rollout":
-            gateway.put_in(port)
+    put_back(except_for=set())
     if gateway.active() and not gateway.applied():
         gateway.apply()
+
+
+def put_back(except_for: set[int]) -> None:
+    """Put back into the gateway what a rollout took out."""
+    for port, state in gateway.outs().items():
+        if state.get("by") == "rollout" and port not in except_for:
+            gateway.put_in(port)
 
 
 def replace(instance: Instance, release: str, settings: dict[str, Any]) -> None:

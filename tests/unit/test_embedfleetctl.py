@@ -282,3 +282,13 @@ def test_a_rollout_never_takes_out_whom_people_left(host: Path, monkeypatch: pyt
     with pytest.raises(Failure, match=r"8001 by anna \(a look\); switching 8000 would leave nobody"):
         activate.somebody_answers("r2", [8000, 8001])
     activate.somebody_answers("r2", [8000])
+
+
+def test_a_proven_instance_is_put_back_before_the_next_is_taken_out(host: Path) -> None:
+    """A rollout killed between an instance's proof and its return would else leave nobody in (seen: 3,000 answers 502)."""
+    gateway.take_out(8000, "rollout", "switch", 1)
+    gateway.take_out(8001, "anna", "a look", 1, last=True)
+    activate.put_back(except_for={8000})
+    assert set(gateway.outs()) == {8000, 8001}
+    activate.put_back(except_for=set())
+    assert set(gateway.outs()) == {8001}
