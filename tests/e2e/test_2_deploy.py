@@ -63,6 +63,13 @@ def test_converges_and_resumes(fleet: Fleet) -> None:
     assert ranges, "the download went on where it had stopped"
 
 
+def test_revision_that_is_not_there(fleet: Fleet) -> None:
+    run = fleet.deploy(model_revision="v9")
+    assert run.code == 1
+    assert "there is no such model or revision" in " ".join(run.err.split())
+    assert " model_revision" in run.err[run.err.rindex("FAILED") :]
+
+
 def test_second_run_changes_nothing(fleet: Fleet) -> None:
     dry = fleet.pyinfra("deploy.py", "--dry", "--json")
     assert (dry.code, dry.changed) == (0, []), dry.err

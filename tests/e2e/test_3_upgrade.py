@@ -128,6 +128,6 @@ def test_full_disk(fleet: Fleet) -> None:
     """A model that finds no room is an error with a cure, and the next run with room goes through."""
     fleet.on_target("mkdir -p /opt/embedfleet/work && mount -t tmpfs -o size=20m tmpfs /opt/embedfleet/work && install -d -o embedfleet-build /opt/embedfleet/work/home")  # fmt: skip
     try:
-        failed(fleet, "cure:", model_revision="master")
+        failed(fleet, "no room on the disk", "make room", model_revision="master")
     finally:
         fleet.on_target("umount /opt/embedfleet/work")

@@ -57,6 +57,7 @@ def make(part: str, spec: dict[str, Any]) -> dict[str, Any]:
                 "model_endpoint",
                 "run the deploy again; if it stays, the server's copy is damaged: use another model_endpoint",
             ),
+            5: ("no room on the disk", "host", f"make room at {WORK}, then deploy again"),
             4: ("there is no such model or revision", "model_revision", "correct model_id or model_revision"),
         }.get(
             error.returncode,

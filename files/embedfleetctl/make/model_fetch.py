@@ -1,9 +1,10 @@
 """Fetch a model with the real ModelScope client. Run by the tools' Python, as the build account.
 
 Usage: model_fetch.py MODEL_ID REVISION ENDPOINT DIRECTORY [EXCLUDE...]
-Exit codes: 0 fetched; 1 server failed; 3 a checksum differs; 4 no such model or revision.
+Exit codes: 0 fetched; 1 server failed; 3 a checksum differs; 4 no such model or revision; 5 no room on the disk.
 """
 
+import errno
 import sys
 
 
@@ -25,6 +26,8 @@ def main(model_id: str, revision: str, endpoint: str, directory: str, *exclude: 
         for one in failed:
             print(f"{type(one).__name__}: {one}")
         names = {cls.__name__ for one in failed for cls in type(one).__mro__}
+        if any(getattr(one, "errno", None) == errno.ENOSPC for one in failed):
+            return 5
         if "FileIntegrityError" in names:
             return 3
         codes = {getattr(getattr(one, "response", None), "status_code", getattr(one, "code", None)) for one in failed}
