@@ -109,6 +109,7 @@ def variables(plan: Plan, inputs: Path) -> dict[str, Any]:
             }
             for part in plan.parts
         ],
+        "ports": list(plan.settings.instance_ports),
         "release": plan.release,
         "activate_limit": str(plan.activation_limit),
     }
