@@ -78,6 +78,11 @@ def _unit_hash() -> str:
     return hashlib.sha256(UNIT_FILE.read_bytes() if UNIT_FILE.exists() else b"-").hexdigest()
 
 
+def _unit_current() -> bool:
+    """Say whether the gateway was last started with the unit that is on disk."""
+    return UNIT_STARTED.exists() and UNIT_STARTED.read_text(encoding="ascii") == _unit_hash()
+
+
 def active() -> bool:
     """Say whether the gateway's unit is active."""
     return run(["systemctl", "is-active", "--quiet", UNIT], check=False).returncode == 0
@@ -86,8 +91,7 @@ def active() -> bool:
 def applied() -> bool:
     """Say whether the gateway runs with what is on disk: asked of the running nginx, not of a note of ours."""
     current = UPSTREAMS.read_text(encoding="utf-8") if UPSTREAMS.exists() else ""
-    started = UNIT_STARTED.read_text(encoding="ascii") if UNIT_STARTED.exists() else ""
-    return not STALE.exists() and current == wanted_upstreams() and started == _unit_hash() and live() == stamp()
+    return not STALE.exists() and current == wanted_upstreams() and _unit_current() and live() == stamp()
 
 
 def sync() -> str:
@@ -135,8 +139,7 @@ def apply() -> None:
             )
         run(["systemctl", "daemon-reload"])
         run(["systemctl", "enable", "--quiet", UNIT])
-        started = UNIT_STARTED.read_text(encoding="ascii") if UNIT_STARTED.exists() else ""
-        verbs = ["reload", "restart"] if active() and started == _unit_hash() else ["restart"]
+        verbs = ["reload", "restart"] if active() and _unit_current() else ["restart"]
         if not any(_taken_on(verb) for verb in verbs):
             said = run(["journalctl", "--no-pager", "-o", "cat", "-n", "3", "-u", UNIT], check=False).stdout.strip()
             raise Failure(

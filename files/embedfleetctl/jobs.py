@@ -105,9 +105,9 @@ def wait_for_another(name: str, part: str, limit: int) -> None:
         raise Failure("host", f"{unit_of(name)} is at work for over {limit} s", f"systemctl status {unit_of(name)}")
 
 
-def finish(name: str, failure: Failure | None, details: dict[str, Any] | None = None) -> None:
+def finish(name: str, failure: Failure | None) -> None:
     """Record how a job ended; called by the job itself."""
-    result: dict[str, Any] = {"ok": failure is None, **(failure.as_dict() if failure else {}), **(details or {})}
+    result: dict[str, Any] = {"ok": failure is None, **(failure.as_dict() if failure else {})}
     write_atomic(RESULTS / f"{name}.json", json.dumps(result))
 
 

@@ -38,7 +38,7 @@ def discard(path: Path) -> None:
     """Remove a part: its manifest first, so that an interruption leaves an unfinished part, never a damaged one."""
     (path / "manifest.json").unlink(missing_ok=True)
     gone = path.with_name(f".{path.name}.gone")
-    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(gone, ignore_errors=True)  # of an interrupted discard; mostly there is none
     os.replace(path, gone)
     shutil.rmtree(gone)
 
