@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from embedfleetctl.common import BUILD_USER, ROOT, WORK, Failure, say, write_atomic
-from embedfleetctl.make import as_builder, fresh, part_dir
+from embedfleetctl.make import as_builder, beside, fresh, part_dir
 from embedfleetctl.make.model import digest
 from embedfleetctl.make.tools import index_args
 
@@ -29,7 +29,10 @@ def make(part: str, spec: dict[str, Any]) -> dict[str, Any]:
     where = part_dir("engines", part)
     source = sources(work, spec)
     python = environment(where, spec)
-    wheel = build(work, source, python, spec)
+    # Nobody may write bytecode there later, and without it every process of vLLM compiles for 12 s as it starts (seen on
+    # 2 cores). uv's --compile-bytecode would do it before the build instead, which on few cores is a minute more.
+    with beside([python, "-m", "compileall", "-q", "-j", "0", str(where / "venv/lib")], cwd=where):
+        wheel = build(work, source, python, spec)
     install(where, python, wheel, spec)
     kept = where / wheel.name
     shutil.copyfile(wheel, kept)
@@ -228,10 +231,7 @@ def precompiled(work: Path, wheel: dict[str, str]) -> Path:
 
 
 def install(where: Path, python: str, wheel: Path, spec: dict[str, Any]) -> None:
-    """Install the wheel and see that torch and vllm are there (that they embed right is proven on the side port).
-
-    Bytecode is compiled now, as nobody may write there later.
-    """
+    """Install the wheel and see that torch and vllm are there (that they embed right is proven on the side port)."""
     say(f"installing {wheel.name}")
     try:
         as_builder(

@@ -36,6 +36,7 @@ def make(part: str, spec: dict[str, Any]) -> dict[str, Any]:
                 "install",
                 "--quiet",
                 "--no-cache-dir",
+                "--no-compile",  # used once a deploy: compiling takes longer than it ever saves
                 "--require-hashes",
                 "--only-binary=:all:",
                 "--disable-pip-version-check",
