@@ -9,7 +9,7 @@ import os as _os
 from tests.targets.host import RigError as _RigError
 from tests.targets.naming import TARGETS as _TARGETS
 from tests.targets.naming import names as _names
-from tests.targets.rig import read_info as _read_info
+from tests.targets.info import read_info as _read_info
 
 try:
     _info = _read_info(_names())

@@ -114,12 +114,15 @@ class TrustedCertificates(FactBase[dict[str, bool]]):
 
 
 class ControlState(FactBase[dict[str, Any]]):
-    """What `embedfleetctl state` says: current release, instances, gateway. Empty where it is not installed yet."""
+    """What `embedfleetctl state` says: current release, instances, gateway; probes too where all runs what is current.
+
+    Empty where it is not installed yet.
+    """
 
     default = dict
 
     def command(self) -> StringCommand:
-        return StringCommand(f"! test -x {CTL} || ! command -v python3 >/dev/null || {CTL} state")
+        return StringCommand(f"! test -x {CTL} || ! command -v python3 >/dev/null || {CTL} state --probe")
 
     def process(self, output: list[str]) -> dict[str, Any]:
         return _json(output)

@@ -28,12 +28,16 @@ FAILED = "embedfleetctl failed: "  # how files/embedfleetctl/__main__.py begins 
 _known: dict[tuple[str, int], dict[type[FactBase[Any]], Any]] = {}
 
 
+def _now() -> tuple[str, int]:
+    return host.name, int(host.state.current_stage)
+
+
 def known(fact: type[FactBase[T]]) -> T:
     """Return a fact of what embedfleetctl alone changes, read once until one of the operations here changes something.
 
     pyinfra reads facts anew in every operation, which for five parts and two state questions is six commands too many.
     """
-    kept = _known.setdefault((host.name, int(host.state.current_stage)), {})
+    kept = _known.setdefault(_now(), {})
     if fact not in kept:
         kept[fact] = host.get_fact(fact)
     value: T = kept[fact]
@@ -42,7 +46,7 @@ def known(fact: type[FactBase[T]]) -> T:
 
 def forget() -> None:
     """Have the facts of this host read anew: something is about to change."""
-    _known.pop((host.name, int(host.state.current_stage)), None)
+    _known.pop(_now(), None)
 
 
 class Control(StringCommand):
@@ -154,7 +158,8 @@ def verified(release: str) -> Generator[PyinfraCommand, None, None]:
 
     + release: id that must be current
     """
-    found = host.get_fact(Probes)
+    settled = _known.get(_now(), {}).get(ControlState, {})  # read in this run, and nothing was changed since
+    found: dict[str, Any] = settled.get("verify") or host.get_fact(Probes)
     if found:
         report.verified(host.name, found)
     wrong = [f"{row['name']}: {row.get('error', '')}" for row in found.get("rows", []) if not row["right"]]

@@ -33,7 +33,8 @@ def _parser() -> argparse.ArgumentParser:
     door.add_parser("status", help="who is in and who is out, as JSON")
     check = verbs.add_parser("verify", help="real embeddings from every instance and the gateway")
     check.add_argument("--json", action="store_true", help="always exit 0 and print JSON")
-    verbs.add_parser("state", help="releases, instances and gateway as JSON")
+    what = verbs.add_parser("state", help="releases, instances and gateway as JSON")
+    what.add_argument("--probe", action="store_true", help="and what verify finds, where all runs what is current")
     for verb in ("serve", "ready"):
         verbs.add_parser(verb, help="(the units)").add_argument("port", type=int)
     for verb in ("make", "activate"):
@@ -103,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
             print(json.dumps(found))
             return 0 if found["right"] or args.json else 1
         elif args.verb == "state":
-            print(json.dumps(state()))
+            print(json.dumps(state(args.probe)))
         elif args.verb == "serve":
             serve.serve(args.port)
         elif args.verb == "ready":

@@ -12,12 +12,17 @@ from embedfleetctl.instances import probe_spec, states, survey
 from embedfleetctl.probe import Wrong, as_dict, probe
 
 
-def state() -> dict[str, Any]:
-    """Return the state that a deploy compares with its plan. Never raises for what is missing."""
+def state(probe: bool = False) -> dict[str, Any]:
+    """Return the state that a deploy compares with its plan. Never raises for what is missing.
+
+    :param probe: where everything runs what is current, also return as "verify" what `verify` finds: a deploy that
+        changes nothing asks for both, and one start of Python less is a tenth of a second
+    """
     settings = read_json(HOST_JSON)
     instances, gateway_runs = survey(settings.get("instances", []))
-    return {
-        "current": release_of("current"),
+    current = release_of("current")
+    found: dict[str, Any] = {
+        "current": current,
         "previous": release_of("previous"),
         "rollout": read_json(ROLLOUT) or None,
         "candidate": release_of("candidate"),
@@ -37,6 +42,9 @@ def state() -> dict[str, Any]:
             "out": {str(k): v for k, v in gateway.outs().items()},
         },
     }
+    wanted = [instances[port] for port in settings.get("instances", [])]
+    settled = current and found["gateway"]["applied"] and all(i.up and i.release == current for i in wanted)
+    return found | {"verify": verify()} if probe and settled else found
 
 
 def verify() -> dict[str, Any]:

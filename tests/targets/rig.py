@@ -27,6 +27,7 @@ from tests.targets.engine import docker, docker_words, ensure_engine
 from tests.targets.gitrepo import VERSION, commit_of, ensure_sdist, ensure_vllm_repo
 from tests.targets.host import RigError, cache_dir, ensure_tool, lock, say
 from tests.targets.image import ensure_image, ensure_mirror_image, mirror_tag, target_tag
+from tests.targets.info import read_info
 from tests.targets.models import ensure_models
 from tests.targets.naming import CHECKOUT, MIRROR_PORT, TARGETS, Names, names
 from tests.targets.wheelhouse import checksum, ensure_wheelhouse
@@ -90,15 +91,6 @@ def targets(rig: Names) -> dict[str, Any]:
         lines = [line for entry in hosts.values() for line in host_keys(entry["container"], entry["ip"])]
         known_hosts.write_text("\n".join(lines) + "\n")
     return {"hosts": hosts, "ssh": {"user": "root", "key": str(key), "known_hosts": str(known_hosts)}}
-
-
-def read_info(rig: Names) -> dict[str, Any]:
-    """rig.json as `up` or `mirror` left it."""
-    try:
-        info: dict[str, Any] = json.loads((rig.state / "rig.json").read_text())
-    except FileNotFoundError as error:
-        raise RigError(f"rig {rig.rig} isn't up", "run `python -m tests.targets.rig up`") from error
-    return info
 
 
 def write_info(rig: Names, **parts: Any) -> None:
