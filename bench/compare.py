@@ -29,8 +29,8 @@ from bench import noop
 from embedfleet.facts.state import ROOT as ON_HOST
 from embedfleet.plan import Plan
 from tests.targets import host as machine
-from tests.targets.naming import names
 from tests.targets.info import read_info
+from tests.targets.naming import names
 
 HERE = Path(__file__).parent / "ansible"
 REQUIREMENTS = Path(__file__).with_name("requirements-ansible.txt")

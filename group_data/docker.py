@@ -1,7 +1,7 @@
 """The test targets: a small real model and vLLM with kernels from a wheel, everything from the local mirror."""
 
-from tests.targets.naming import names as _names
 from tests.targets.info import read_info as _read_info
+from tests.targets.naming import names as _names
 
 _info = _read_info(_names())
 _mirror = _info["mirror"]["url"]

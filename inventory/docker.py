@@ -7,9 +7,9 @@ socket without sudo, since pyinfra's connector calls plain `docker`.
 import os as _os
 
 from tests.targets.host import RigError as _RigError
+from tests.targets.info import read_info as _read_info
 from tests.targets.naming import TARGETS as _TARGETS
 from tests.targets.naming import names as _names
-from tests.targets.info import read_info as _read_info
 
 try:
     _info = _read_info(_names())
