@@ -252,14 +252,11 @@ def serve_env(settings: Settings, platform: Platform, survey: Survey) -> dict[st
 
 def _directories() -> dict[str, tuple[str, str]]:
     root, build = "root", BUILD_USER
-    owned = {
-        f"{ROOT}/{name}": ("755", root) for name in ("tools", "conda", "engines", "models", "releases", "work", "cache")
-    }
+    owned = {f"{ROOT}/{name}": ("755", root) for name in ("tools", "conda", "engines", "models", "releases", "work")}
     return {
         ROOT: ("755", root),
         **owned,
         f"{ROOT}/work/home": ("755", build),
-        f"{ROOT}/cache/uv": ("755", build),
         "/var/lib/embedfleet": ("755", root),
         "/var/lib/embedfleet/specs": ("700", root),
         "/var/lib/embedfleet/results": ("755", root),

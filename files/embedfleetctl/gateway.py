@@ -24,7 +24,7 @@ STATE = Path("/var/lib/embedfleet/gateway")
 UPSTREAMS = STATE / "upstreams.conf"
 STAMP = STATE / "stamp.conf"
 SERIAL = STATE / "serial"  # another one in every apply, so that the stamp proves this reload and no earlier one
-UNIT_STARTED = STATE / "unit"  # hash of the unit file that the gateway was last started with
+UNIT_STARTED = STATE / "unit"  # hash of what only a start takes on, as the gateway was last started
 STALE = STATE / "stale"  # the deploy touches it before it changes nginx.conf or the unit
 NGINX_CONF = Path("/etc/embedfleet/nginx.conf")
 UNIT_FILE = Path("/etc/systemd/system/embedfleet-gateway.service")
@@ -88,13 +88,18 @@ def live() -> str:
     return body.decode("ascii", "replace").strip() if head.split(b" ", 2)[1:2] == [b"200"] else ""
 
 
-def _unit_hash() -> str:
-    return hashlib.sha256(UNIT_FILE.read_bytes() if UNIT_FILE.exists() else b"-").hexdigest()
+def _start_hash() -> str:
+    """Return the hash of what only a start takes on.
+
+    The unit, and the address: to bind one that overlaps the old one fails in a reload, and nginx goes on as it was.
+    """
+    unit = UNIT_FILE.read_bytes() if UNIT_FILE.exists() else b"-"
+    return hashlib.sha256(unit + host_settings()["gateway"]["host"].encode()).hexdigest()
 
 
-def _unit_current() -> bool:
-    """Say whether the gateway was last started with the unit that is on disk."""
-    return UNIT_STARTED.exists() and UNIT_STARTED.read_text(encoding="ascii") == _unit_hash()
+def _start_current() -> bool:
+    """Say whether a reload is enough for what is on disk."""
+    return UNIT_STARTED.exists() and UNIT_STARTED.read_text(encoding="ascii") == _start_hash()
 
 
 def active() -> bool:
@@ -105,7 +110,7 @@ def active() -> bool:
 def applied() -> bool:
     """Say whether the gateway runs with what is on disk: asked of the running nginx, not of a note of ours."""
     current = UPSTREAMS.read_text(encoding="utf-8") if UPSTREAMS.exists() else ""
-    return not STALE.exists() and current == wanted_upstreams() and _unit_current() and live() == stamp()
+    return not STALE.exists() and current == wanted_upstreams() and _start_current() and live() == stamp()
 
 
 def sync() -> str:
@@ -135,8 +140,8 @@ def _tested() -> str:
 def apply() -> None:
     """Make the running gateway what the files say: test, reload (or start), and have nginx tell that it took it on.
 
-    A reload is a signal: nginx may fail to bind a new address afterwards and go on with what it had. So it is asked,
-    and restarted where a reload was not enough.
+    A reload is a signal: nginx may fail to take it on and go on with what it had. So it is asked, and restarted where a
+    reload was not enough.
 
     :raises Failure: when nginx refuses the configuration (the one that runs stays as it is), or does not take it on
     """
@@ -154,13 +159,13 @@ def apply() -> None:
             )
         run(["systemctl", "daemon-reload"])
         run(["systemctl", "enable", "--quiet", UNIT])
-        verbs = ["reload", "restart"] if active() and _unit_current() else ["restart"]
+        verbs = ["reload", "restart"] if active() and _start_current() else ["restart"]
         if not any(_taken_on(verb) for verb in verbs):
             said = run(["journalctl", "--no-pager", "-o", "cat", "-n", "3", "-u", UNIT], check=False).stdout.strip()
             raise Failure(
                 "gateway_host", f"the gateway does not take its configuration on: {said}", f"journalctl -u {UNIT}"
             )
-        write_atomic(UNIT_STARTED, _unit_hash())
+        write_atomic(UNIT_STARTED, _start_hash())
         STALE.unlink(missing_ok=True)
 
 

@@ -53,7 +53,10 @@ def start(name: str, argv: list[str], limit: int) -> None:
 
 
 def follow(name: str, every: float = 0.2, beat: float = 30) -> None:
-    """Show the job's progress until it ends. :raises Failure: as the job did, with the end of its log."""
+    """Show the job's progress until it ends, looking every 0.2 s at first and every second later.
+
+    :raises Failure: as the job did, with the end of its log
+    """
     log = LOGS / f"{name}.log"
     begun = last = time.monotonic()
     position = 0
@@ -73,7 +76,7 @@ def follow(name: str, every: float = 0.2, beat: float = 30) -> None:
         if time.monotonic() - last > beat:
             last = time.monotonic()
             print(f"... {name}: at work for {last - begun:.0f} s, log {log}", flush=True)
-        time.sleep(every)
+        time.sleep(every if time.monotonic() - begun < 5 else 5 * every)
     result = read_json(RESULTS / f"{name}.json")
     if result.get("ok"):
         return

@@ -162,11 +162,12 @@ class Fleet:
 
 
 def wait(what: str, check: Callable[[], object], limit: float) -> None:
-    """Wait until `check` is true, at most `limit` seconds."""
-    end = time.monotonic() + limit
+    """Wait until `check` is true, at most `limit` seconds; looking costs the target a core, so it gets rare."""
+    begun = time.monotonic()
     while not check():
-        assert time.monotonic() < end, f"waited {limit:.0f} s for {what}"
-        time.sleep(0.3)
+        waited = time.monotonic() - begun
+        assert waited < limit, f"waited {limit:.0f} s for {what}"
+        time.sleep(0.2 if waited < 5 else 1)
 
 
 class Load:
@@ -191,7 +192,7 @@ class Load:
 
     def _client(self) -> None:
         body = json.dumps({"model": self.model, "input": ["a text", "another text"]}).encode()
-        while not self._stop.wait(0.3):
+        while not self._stop.wait(0.5):
             request = urllib.request.Request(f"{self.url}/v1/embeddings", body, {"Content-Type": "application/json"})
             try:
                 with urllib.request.urlopen(request, timeout=90) as answer:

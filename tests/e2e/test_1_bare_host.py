@@ -18,35 +18,39 @@ _SNAPSHOT = (
 )
 
 
-def test_dry_run_tells_every_change_and_makes_none(fleet: Fleet) -> None:
-    before = fleet.on_target(_SNAPSHOT)
+@pytest.fixture(scope="module")
+def bare(fleet: Fleet) -> str:
+    """What the bare host looks like."""
+    return fleet.on_target(_SNAPSHOT)
+
+
+def test_dry_run_tells_every_change_and_makes_none(fleet: Fleet, bare: str) -> None:
     dry = fleet.pyinfra("deploy.py", "--dry", "--json")
     assert dry.code == 0, dry.err
-    assert fleet.on_target(_SNAPSHOT) == before
+    assert fleet.on_target(_SNAPSHOT) == bare
     assert len(dry.changed) == len(dry.json["plan"]) == 12
 
 
-def refused(fleet: Fleet, *words: str, **data: object) -> None:
-    before = fleet.on_target(_SNAPSHOT)
+def refused(fleet: Fleet, bare: str, *words: str, **data: object) -> None:
     run = fleet.deploy(**data)
     assert run.code == 1, run.err
     told = " ".join(run.err[run.err.rindex("FAILED") :].split())
     for word in (fleet.host, "why:", "cure:", *words):
         assert word in told
     assert "Starting operation" not in run.err
-    assert fleet.on_target(_SNAPSHOT) == before
+    assert fleet.on_target(_SNAPSHOT) == bare
 
 
-def test_misspelt_setting(fleet: Fleet) -> None:
-    refused(fleet, "vllm_verison", "did you mean 'vllm_version'?", vllm_verison="0.32.0")
+def test_misspelt_setting(fleet: Fleet, bare: str) -> None:
+    refused(fleet, bare, "vllm_verison", "did you mean 'vllm_version'?", vllm_verison="0.32.0")
 
 
-def test_wrong_type(fleet: Fleet) -> None:
-    refused(fleet, "drain_timeout", "'soon'", drain_timeout="soon")
+def test_wrong_type(fleet: Fleet, bare: str) -> None:
+    refused(fleet, bare, "drain_timeout", "'soon'", drain_timeout="soon")
 
 
-def test_unknown_platform(fleet: Fleet) -> None:
-    refused(fleet, "platform", "'gh300' is no platform", "gh200", platform="gh300")
+def test_unknown_platform(fleet: Fleet, bare: str) -> None:
+    refused(fleet, bare, "platform", "'gh300' is no platform", "gh200", platform="gh300")
 
 
 def test_port_of_another_program(fleet: Fleet) -> None:

@@ -32,6 +32,8 @@ SSHD = "PasswordAuthentication no\nPermitRootLogin prohibit-password\nUseDNS no\
 
 HOOKS = (
     f"printf '%s' '{SSHD}' > \"$1/etc/ssh/sshd_config.d/rig.conf\"",
+    # as in Docker's own images: a container's disk need not survive a power cut, and dpkg asks it to file by file
+    'echo force-unsafe-io > "$1/etc/dpkg/dpkg.cfg.d/rig"',
     # /tmp is a tmpfs from `docker run`; systemd's own mount unit would cover it a second time
     'ln -sf /dev/null "$1/etc/systemd/system/tmp.mount"',
 )

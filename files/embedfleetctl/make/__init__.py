@@ -18,8 +18,6 @@ from typing import Any
 
 from embedfleetctl.common import BUILD_USER, KINDS, ROOT, SPECS, WORK, Failure, lock, read_json, say, write_atomic
 
-UV_CACHE = ROOT / "cache" / "uv"
-
 
 def part_dir(kind: str, part: str) -> Path:
     """Return where a part lives."""
@@ -122,10 +120,6 @@ def _as_builder(cwd: Path, env: dict[str, str] | None) -> dict[str, Any]:
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": str(WORK / "home"),
         "LANG": "C.UTF-8",
-        "UV_CACHE_DIR": str(UV_CACHE),
-        # Copies, not hard links: a finished engine must share no file with a cache that the build account may write to
-        # (and once the engine's files are root's, the kernel's protected_hardlinks lets nobody link to them again).
-        "UV_LINK_MODE": "copy",
         "UV_NO_PROGRESS": "1",
         "TQDM_DISABLE": "1",
         "UV_NO_CONFIG": "1",

@@ -28,20 +28,29 @@ def make(part: str, spec: dict[str, Any]) -> dict[str, Any]:
     shutil.chown(work, BUILD_USER, BUILD_USER)
     where = part_dir("engines", part)
     source = sources(work, spec)
-    python = environment(where, spec)
+    python = environment(work, where, spec)
     # Nobody may write bytecode there later, and without it every process of vLLM compiles for 12 s as it starts (seen on
     # 2 cores). uv's --compile-bytecode would do it before the build instead, which on few cores is a minute more.
-    with beside([python, "-m", "compileall", "-q", "-j", "0", str(where / "venv/lib")], cwd=where):
+    with beside([python, "-m", "compileall", "-q", "-j", "0", "-x", _SELDOM, str(where / "venv/lib")], cwd=where):
         wheel = build(work, source, python, spec)
-    install(where, python, wheel, spec)
+    install(work, where, python, wheel, spec)
     kept = where / wheel.name
     shutil.copyfile(wheel, kept)
     shutil.rmtree(work)
     return {"wheel": kept.name, "wheel_sha256": digest(kept), "wheel_size": kept.stat().st_size}
 
 
-def _uv(spec: dict[str, Any]) -> str:
-    return f"{ROOT}/tools/{spec['tools']}/venv/bin/uv"
+# A third of all code that serving hardly ever imports: tests, and transformers' models (vLLM has its own).
+_SELDOM = r"/tests/|/transformers/models/(?!auto/)"
+
+
+def _uv(work: Path, spec: dict[str, Any], *words: str) -> list[str]:
+    """Return a uv command. Its cache lives in the work directory, so that an interrupted installation goes on.
+
+    Hard links into it, as it is removed with the work directory: an engine must share no file with what the build
+    account may write to. A cache for the next engine would hold as much again as an engine (10 GB with CUDA).
+    """
+    return [f"{ROOT}/tools/{spec['tools']}/venv/bin/uv", "--cache-dir", str(work / "uv"), *words]
 
 
 def sources(work: Path, spec: dict[str, Any]) -> Path:
@@ -110,7 +119,7 @@ def apply_patch(work: Path, tree: Path, patch: dict[str, str], spec: dict[str, A
     say(f"patch applied: {patch['name']}")
 
 
-def environment(where: Path, spec: dict[str, Any]) -> str:
+def environment(work: Path, where: Path, spec: dict[str, Any]) -> str:
     """Return the Python of the engine's environment with the locked packages in it."""
     python, marker = f"{where}/venv/bin/python", where / ".packages-ok"
     if marker.exists():
@@ -125,10 +134,13 @@ def environment(where: Path, spec: dict[str, Any]) -> str:
     try:
         as_builder([base, "-m", "venv", "--without-pip", str(where / "venv")], cwd=where)
         as_builder(
-            [
-                _uv(spec),
+            _uv(
+                work,
+                spec,
                 "pip",
                 "install",
+                "--link-mode",
+                "hardlink",
                 "--python",
                 python,
                 "--require-hashes",
@@ -138,7 +150,7 @@ def environment(where: Path, spec: dict[str, Any]) -> str:
                 *index_args(spec, "--default-index", "--index"),
                 "-r",
                 str(lock),
-            ],
+            ),
             cwd=where,
         )
     except subprocess.CalledProcessError as error:
@@ -173,8 +185,9 @@ def build(work: Path, source: Path, python: str, spec: dict[str, Any]) -> Path:
     new = fresh(work / "wheel.new", BUILD_USER)
     try:
         as_builder(
-            [
-                _uv(spec),
+            _uv(
+                work,
+                spec,
                 "build",
                 "--wheel",
                 "--no-build-isolation",
@@ -184,7 +197,7 @@ def build(work: Path, source: Path, python: str, spec: dict[str, Any]) -> Path:
                 "--out-dir",
                 str(new),
                 ".",
-            ],
+            ),
             cwd=source,
             env=env,
             limit=spec["limit"],
@@ -230,15 +243,18 @@ def precompiled(work: Path, wheel: dict[str, str]) -> Path:
     return path
 
 
-def install(where: Path, python: str, wheel: Path, spec: dict[str, Any]) -> None:
+def install(work: Path, where: Path, python: str, wheel: Path, spec: dict[str, Any]) -> None:
     """Install the wheel and see that torch and vllm are there (that they embed right is proven on the side port)."""
     say(f"installing {wheel.name}")
     try:
         as_builder(
-            [
-                _uv(spec),
+            _uv(
+                work,
+                spec,
                 "pip",
                 "install",
+                "--link-mode",
+                "hardlink",
                 "--python",
                 python,
                 "--no-deps",
@@ -246,7 +262,7 @@ def install(where: Path, python: str, wheel: Path, spec: dict[str, Any]) -> None
                 "--compile-bytecode",
                 "--reinstall",
                 str(wheel),
-            ],
+            ),
             cwd=where,
         )
         as_builder(
