@@ -86,10 +86,9 @@ def targets(rig: Names) -> dict[str, Any]:
     for host, arch in TARGETS.items():
         ensure_target(rig, host, ensure_image(arch), public_key)
         hosts[host] = {"container": rig.target(host), "ip": address(rig.target(host), rig.network), "arch": arch}
-    known = known_hosts.read_text() if known_hosts.exists() else ""
-    if any(f"{entry['container']},{entry['ip']} " not in known for entry in hosts.values()):
-        lines = [line for entry in hosts.values() for line in host_keys(entry["container"], entry["ip"])]
-        known_hosts.write_text("\n".join(lines) + "\n")
+    # Each time: a container of the same name and address may be a new one, with keys of its own.
+    lines = [line for entry in hosts.values() for line in host_keys(entry["container"], entry["ip"])]
+    known_hosts.write_text("\n".join(lines) + "\n")
     return {"hosts": hosts, "ssh": {"user": "root", "key": str(key), "known_hosts": str(known_hosts)}}
 
 
