@@ -115,7 +115,7 @@ def reset(rig: Names) -> None:
     """Fresh targets; the mirror goes on."""
     ensure_engine()
     for host in TARGETS:
-        _remove(rig.target(host))
+        _remove_later(rig.target(host))
     ensure_network(rig.network)
     write_info(rig, **targets(rig))
 
@@ -123,7 +123,7 @@ def reset(rig: Names) -> None:
 def down(rig: Names) -> None:
     """Remove the rig's containers and network; images, downloads and the ssh key stay."""
     ensure_engine()
-    for name in (*(rig.target(host) for host in TARGETS), rig.mirror):
+    for name in (*(rig.target(host) for host in TARGETS), rig.mirror, *_going(rig)):
         _remove(name)
     if rig.network in docker("network", "ls", "--format", "{{.Name}}").splitlines():
         docker("network", "rm", rig.network)
@@ -166,6 +166,25 @@ def show(rig: Names, as_json: bool) -> None:
 def _remove(name: str) -> None:
     if inspect(name) is not None:
         docker("rm", "-f", "-v", name)
+
+
+def _remove_later(name: str) -> None:
+    """Stop a container and take its name away; its gigabytes are removed while the work goes on (48 s were seen)."""
+    found = inspect(name)
+    if found is None:
+        return
+    gone = f"{name}-gone-{found['Id'][:12]}"
+    docker("rename", name, gone)
+    if found["State"]["Running"]:
+        docker("kill", gone)
+    words = [*docker_words(), "rm", "-f", "-v", gone]
+    subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+
+
+def _going(rig: Names) -> list[str]:
+    """What `_remove_later` has not removed yet, or never did."""
+    names = docker("ps", "-a", "--format", "{{.Names}}").splitlines()
+    return [name for name in names if name.startswith(f"embedfleet-{rig.rig}-") and "-gone-" in name]
 
 
 def _parser() -> argparse.ArgumentParser:
