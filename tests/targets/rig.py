@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -123,8 +124,11 @@ def reset(rig: Names) -> None:
 def down(rig: Names) -> None:
     """Remove the rig's containers and network; images, downloads and the ssh key stay."""
     ensure_engine()
-    for name in (*(rig.target(host) for host in TARGETS), rig.mirror, *_going(rig)):
+    for name in (*(rig.target(host) for host in TARGETS), rig.mirror):
         _remove(name)
+    for name in _going(rig):
+        with contextlib.suppress(RigError):  # its removal is at work
+            _remove(name)
     if rig.network in docker("network", "ls", "--format", "{{.Name}}").splitlines():
         docker("network", "rm", rig.network)
     (rig.state / "rig.json").unlink(missing_ok=True)
