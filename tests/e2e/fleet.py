@@ -167,7 +167,7 @@ def wait(what: str, check: Callable[[], object], limit: float) -> None:
     while not check():
         waited = time.monotonic() - begun
         assert waited < limit, f"waited {limit:.0f} s for {what}"
-        time.sleep(0.2 if waited < 5 else 1)
+        time.sleep(0.2 if waited < 5 else 1 if waited < 20 else 2)
 
 
 class Load:
@@ -192,7 +192,7 @@ class Load:
 
     def _client(self) -> None:
         body = json.dumps({"model": self.model, "input": ["a text", "another text"]}).encode()
-        while not self._stop.wait(0.5):
+        while not self._stop.wait(0.7):
             request = urllib.request.Request(f"{self.url}/v1/embeddings", body, {"Content-Type": "application/json"})
             try:
                 with urllib.request.urlopen(request, timeout=90) as answer:

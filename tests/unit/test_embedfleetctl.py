@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedfleetctl import activate, common, gateway, jobs, make, prune
+from embedfleetctl import activate, common, gateway, jobs, prune
 from embedfleetctl.common import Failure
 from embedfleetctl.instances import Instance
 from embedfleetctl.make import model
@@ -295,32 +294,6 @@ def test_a_proven_instance_is_put_back_before_the_next_is_taken_out(host: Path) 
     assert set(gateway.outs()) == {8000, 8001}
     activate.put_back(except_for=set())
     assert set(gateway.outs()) == {8001}
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_step_beside_another_is_waited_for_and_ends_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    monkeypatch.setattr(make, "_as_builder", lambda cwd, env: {"cwd": cwd})
-    seconds = "60" if fails else "0.1"
-    script = f"echo $$ > pid; sleep {seconds} & wait; echo done > done"
-    with contextlib.suppress(ValueError), make.beside(["sh", "-c", script], cwd=tmp_path):
-        assert common.wait_until((tmp_path / "pid").exists, 20, 0.01)
-        if fails:
-            raise ValueError
-    assert (tmp_path / "done").exists() is not fails
-    group = int((tmp_path / "pid").read_text() or 0)
-    assert group
-    assert common.wait_until(lambda: group not in map(_group, Path("/proc").glob("[0-9]*/stat")), 10, 0.01)
-
-
-def _group(stat: Path) -> int:
-    """The process group of a process that is alive."""
-    try:
-        state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
-    except OSError:
-        return -1
-    return -1 if state == "Z" else int(group)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,11 @@ Each kind of part is a module with `make(part, spec)`: `spec` is the JSON that t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pwd
 import shutil
-import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,31 +88,6 @@ def as_builder(argv: list[str], *, cwd: Path, env: dict[str, str] | None = None,
 
     :raises subprocess.CalledProcessError: when it fails
     """
-    print("$", " ".join(argv), flush=True)
-    subprocess.run(argv, check=True, timeout=limit, **_as_builder(cwd, env))
-
-
-@contextlib.contextmanager
-def beside(argv: list[str], *, cwd: Path, limit: float = 3600) -> Iterator[None]:
-    """Have the build account run a step beside the body, with what the body leaves of the cores; wait for its end.
-
-    Only for what is a gain and no need: how it ends is not asked. It ends with a body that fails.
-    """
-    print("$", " ".join(argv), "&", flush=True)
-    process = subprocess.Popen(["nice", "-n", "19", *argv], start_new_session=True, **_as_builder(cwd, None))
-    try:
-        yield
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(limit)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)  # its workers too
-            process.wait()
-
-
-def _as_builder(cwd: Path, env: dict[str, str] | None) -> dict[str, Any]:
-    """Return what `subprocess` needs to run something as the build account."""
-    account = pwd.getpwnam(BUILD_USER)
     base = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": str(WORK / "home"),
@@ -129,15 +101,20 @@ def _as_builder(cwd: Path, env: dict[str, str] | None) -> dict[str, Any]:
         **_site_ca(),
         **(env or {}),
     }
-    return {
-        "cwd": cwd,
-        "env": base,
-        "stdin": subprocess.DEVNULL,
-        "user": account.pw_uid,
-        "group": account.pw_gid,
-        "extra_groups": [],
-        "umask": 0o022,
-    }
+    print("$", " ".join(argv), flush=True)
+    account = pwd.getpwnam(BUILD_USER)
+    subprocess.run(
+        argv,
+        cwd=cwd,
+        env=base,
+        check=True,
+        timeout=limit,
+        stdin=subprocess.DEVNULL,
+        user=account.pw_uid,
+        group=account.pw_gid,
+        extra_groups=[],
+        umask=0o022,
+    )
 
 
 def _site_ca() -> dict[str, str]:

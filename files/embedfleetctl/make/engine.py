@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from embedfleetctl.common import BUILD_USER, ROOT, WORK, Failure, say, write_atomic
-from embedfleetctl.make import as_builder, beside, fresh, part_dir
+from embedfleetctl.make import as_builder, fresh, part_dir
 from embedfleetctl.make.model import digest
 from embedfleetctl.make.tools import index_args
 
@@ -29,19 +29,12 @@ def make(part: str, spec: dict[str, Any]) -> dict[str, Any]:
     where = part_dir("engines", part)
     source = sources(work, spec)
     python = environment(work, where, spec)
-    # Nobody may write bytecode there later, and without it every process of vLLM compiles for 12 s as it starts (seen on
-    # 2 cores). uv's --compile-bytecode would do it before the build instead, which on few cores is a minute more.
-    with beside([python, "-m", "compileall", "-q", "-j", "0", "-x", _SELDOM, str(where / "venv/lib")], cwd=where):
-        wheel = build(work, source, python, spec)
+    wheel = build(work, source, python, spec)
     install(work, where, python, wheel, spec)
     kept = where / wheel.name
     shutil.copyfile(wheel, kept)
     shutil.rmtree(work)
     return {"wheel": kept.name, "wheel_sha256": digest(kept), "wheel_size": kept.stat().st_size}
-
-
-# A third of all code that serving hardly ever imports: tests, and transformers' models (vLLM has its own).
-_SELDOM = r"/tests/|/transformers/models/(?!auto/)"
 
 
 def _uv(work: Path, spec: dict[str, Any], *words: str) -> list[str]:
@@ -244,7 +237,11 @@ def precompiled(work: Path, wheel: dict[str, str]) -> Path:
 
 
 def install(work: Path, where: Path, python: str, wheel: Path, spec: dict[str, Any]) -> None:
-    """Install the wheel and see that torch and vllm are there (that they embed right is proven on the side port)."""
+    """Install the wheel and have a server's modules imported (that they embed right is proven on the side port).
+
+    The import also leaves their bytecode, which nobody may write later: without it every process of vLLM compiles for
+    12 s as it starts (seen on 2 cores). All bytecode of all packages would be a minute of work, and most is never used.
+    """
     say(f"installing {wheel.name}")
     try:
         as_builder(
@@ -259,20 +256,15 @@ def install(work: Path, where: Path, python: str, wheel: Path, spec: dict[str, A
                 python,
                 "--no-deps",
                 "--no-index",
-                "--compile-bytecode",
                 "--reinstall",
                 str(wheel),
             ),
             cwd=where,
         )
+        device = spec["build_env"]["VLLM_TARGET_DEVICE"]
+        check = [python, "-I", f"{ROOT}/lib/embedfleetctl/make/engine_check.py", device]
         as_builder(
-            [
-                python,
-                "-I",
-                "-c",
-                "import torch, importlib.metadata as m; print('torch', torch.__version__, 'vllm', m.version('vllm'))",
-            ],
-            cwd=where,
+            check, cwd=where, env={"VLLM_TARGET_DEVICE": device, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
         )
     except subprocess.CalledProcessError as error:
         raise Failure(
