@@ -122,6 +122,13 @@ class Fleet:
             raise AssertionError(f"{command!r} on the target: {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout.strip()
 
+    def until(self, condition: str, limit: float) -> None:
+        """Wait on the target until a shell condition holds: looking from outside costs ten times as much each time."""
+        told = self.on_target(
+            f"timeout {limit:.0f} sh -c 'until {condition}; do sleep 0.5; done'; echo $?", limit=limit + 30
+        )
+        assert told == "0", f"waited {limit:.0f} s for {condition}"
+
     def state(self) -> dict[str, Any]:
         """Return what `embedfleetctl state` says."""
         loaded: dict[str, Any] = json.loads(self.on_target("/opt/embedfleet/bin/embedfleetctl state"))

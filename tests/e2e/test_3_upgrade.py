@@ -114,8 +114,7 @@ def test_upgrade_killed_half_way_then_finished(fleet: Fleet) -> None:
     old = fleet.state()["current"]
     with Load(fleet.gateway, "minilm") as load:
         with fleet.deploying(model_revision="v2") as deploy:
-            runs = "systemctl is-active -q embedfleet-vllm@8000 && cat /run/embedfleet-vllm/8000/release; true"
-            wait("the first instance", lambda: deploy.poll() is not None or fleet.on_target(runs) not in ("", old), 400)
+            fleet.until(f"systemctl is-active -q embedfleet-vllm@8000 && ! grep -q {old} /run/embedfleet-vllm/8000/release", 400)  # fmt: skip
             assert deploy.poll() is None
         fleet.kill_job("activate*")
         half = fleet.state()

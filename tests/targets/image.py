@@ -14,8 +14,10 @@ from tests.targets.host import RigError, apt_install, as_root, cache_dir, ensure
 
 SUITE = "bookworm"
 
-#: A server as a hosting company would hand it over: nothing here that the deploy is there to install.
+#: A server as a hosting company would hand it over: nothing here that the deploy is there to install, but for the C
+#: compiler, which most bring and which is the bulk of what g++ pulls in.
 PACKAGES = (
+    "gcc",
     "systemd",
     "systemd-sysv",
     "dbus",

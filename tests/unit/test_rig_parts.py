@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import struct
 import tarfile
 from pathlib import Path
@@ -218,3 +219,12 @@ def test_shuffled_rows_are_the_same_rows_in_another_order(tmp_path: Path) -> Non
     assert other.read_bytes() == whole
     with pytest.raises(RigError, match="no tensor"):
         shuffle_rows(path, "none")
+
+
+def test_settings_of_the_targets_do_not_stop_a_run_where_there_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyinfra reads every file of group_data in every run, with inventory/prod.py too."""
+    monkeypatch.setenv("EMBEDFLEET_CACHE", str(tmp_path))
+    found = runpy.run_path(str(Path(__file__).parents[2] / "group_data/docker.py"))
+    assert not [name for name in found if not name.startswith("_")]
