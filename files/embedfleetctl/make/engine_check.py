@@ -8,7 +8,16 @@ import sys
 
 # What every server needs; then what it may need, by device and model, whose absence is for the side port to judge.
 NEEDED = ("torch", "vllm.entrypoints.cli.main", "vllm.entrypoints.openai.api_server", "vllm.v1.engine.core")
-USED = ("vllm.model_executor.models.bert", "vllm.model_executor.models.roberta")
+USED = (
+    "vllm.entrypoints.cli.serve",
+    "vllm.model_executor.models.bert",
+    "vllm.model_executor.models.roberta",
+    "compressed_tensors",
+    "model_hosting_container_standards.sagemaker",
+    "uvicorn.loops.auto",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
+)
 WORKER = {"cpu": "vllm.v1.worker.cpu_worker", "cuda": "vllm.v1.worker.gpu_worker"}
 
 
