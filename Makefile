@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYINFRA := $(BIN)/pyinfra inventory/docker.py
 
-.PHONY: demo test unit lint targets down clean-targets env conda-lock docs bench
+.PHONY: demo test test-all unit lint targets down clean-targets env conda-lock docs bench
 
 env: $(VENV)/.ok  ## the pinned Python environment
 
@@ -21,6 +21,10 @@ demo: env  ## from nothing to right embeddings, twice: the second deploy changes
 	$(PYINFRA) deploy.py -y
 
 test: lint  ## everything that CI runs
+	$(BIN)/python -m tests.targets.rig up
+	$(BIN)/python -m pytest -m "not fault"
+
+test-all: lint  ## that, and bad input and damage on a host that serves
 	$(BIN)/python -m tests.targets.rig up
 	$(BIN)/python -m pytest
 
@@ -50,6 +54,7 @@ conda-lock: env  ## the conda environment of hosts, locked: make conda-lock SUBD
 
 docs: env  ## the generated pages
 	$(BIN)/python -m embedfleet.settings_page
+	$(BIN)/python -m embedfleet.matrix_page
 
 bench: env  ## what a no-op costs over ssh, against Ansible (needs a deployed target: make demo)
 	$(BIN)/python -m bench.compare

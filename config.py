@@ -13,3 +13,4 @@ config.TEMP_DIR = "/var/tmp"
 # A host that cannot be reached is that host's failure, told with its cure; the others go on.
 connection.tell_unreachable_hosts()
 connection.disable_nagle()
+connection.ask_only_before_changes()

@@ -1,4 +1,7 @@
-"""What can be known to go wrong before anything is changed: pure, from settings and survey. All of it at once."""
+"""What can be known to go wrong before anything is changed: pure, from settings and survey. All of it at once.
+
+Here is what any host needs; what vLLM, CUDA, driver and Python need of one another is in embedfleet/refusals.py.
+"""
 
 from __future__ import annotations
 
@@ -6,67 +9,43 @@ from embedfleet.facts.survey import Survey
 from embedfleet.models import MODELS
 from embedfleet.platforms import Platform
 from embedfleet.problems import Problem
+from embedfleet.refusals import stack_problems
 from embedfleet.settings import Settings
+from embedfleet.sources import Sources
 
 # Systems whose own g++ is too old for vLLM's CPU kernels (read; seen refused on Debian 12 by CMake itself).
 _OLD_COMPILERS = {("debian", "12"): "12.2", ("ubuntu", "22.04"): "11.4"}
 
 
-def problems_of(host: str, settings: Settings, platform: Platform, survey: Survey) -> list[Problem]:
+def problems_of(host: str, settings: Settings, platform: Platform, survey: Survey, sources: Sources) -> list[Problem]:
     """Return every problem of the host at once: fatal ones refuse it before any change."""
-    found: list[Problem] = []
+    return [
+        *_system(host, settings, platform, survey),
+        *_ports(host, settings, survey),
+        *_disk(host, settings, platform, survey),
+        *stack_problems(host, settings, platform, survey, sources),
+        *_warnings(host, settings, platform, survey),
+    ]
 
-    def add(setting: str, reason: str, cure: str, fatal: bool = True) -> None:
-        found.append(Problem(host, setting, reason, cure, fatal))
 
+def _system(host: str, settings: Settings, platform: Platform, survey: Survey) -> list[Problem]:
+    found = []
     if not survey.root:
-        add(
-            "_sudo",
-            "commands do not run as root on this host",
-            "connect as root, or set _sudo = True with passwordless sudo",
-        )
+        cure = "connect as root, or set _sudo = True with passwordless sudo"
+        found.append(Problem(host, "_sudo", "commands do not run as root on this host", cure))
     if survey.init not in ("systemd", ""):
-        add("host", f"PID 1 is {survey.init}, not systemd", "use a host with systemd")
-    if not survey.apt:
-        add(
-            "host",
-            f"{survey.os_name or 'this system'} has no apt",
-            "use Debian 12 or Ubuntu 22.04/24.04; others come later",
-        )
-    if platform.device == "cuda":
-        add(
-            "platform",
-            f"{platform.name} needs an NVIDIA driver, which this version of embedfleet does not install yet",
-            "use a CPU platform, or wait for the driver component",
-        )
-    old_compiler = _OLD_COMPILERS.get((survey.os_id, survey.os_version))
-    if platform.device == "cpu" and old_compiler and settings.vllm_precompiled is None:
-        add(
-            "vllm_precompiled",
-            f"{survey.os_name} has g++ {old_compiler}, and vLLM's CPU kernels need 12.3 or newer (cmake/cpu_extension.cmake)",
-            "use Ubuntu 24.04 or Debian 13, or reuse the kernels of a wheel: vllm_precompiled",
-        )
+        found.append(Problem(host, "host", f"PID 1 is {survey.init}, not systemd", "use a host with systemd"))
+    if "apt-get" not in survey.managers:
+        reason = f"{survey.os_name or 'this system'} has no apt"
+        found.append(Problem(host, "host", reason, "use Debian 12 or Ubuntu 22.04/24.04; others come later"))
+    compiler = _OLD_COMPILERS.get((survey.os_id, survey.os_version))
+    if platform.device == "cpu" and compiler and settings.vllm_precompiled is None:
+        reason = f"{survey.os_name} has g++ {compiler}, and vLLM's CPU kernels need 12.3 or newer"
+        cure = "use Ubuntu 24.04 or Debian 13, or reuse the kernels of a wheel: vllm_precompiled"
+        found.append(Problem(host, "vllm_precompiled", reason, cure, source="vLLM cmake/cpu_extension.cmake"))
     if settings.model_id not in MODELS:
-        add(
-            "model_id",
-            f"nothing is known of {settings.model_id}'s vectors, so they cannot be proven right",
-            "add a row to embedfleet/models.py",
-        )
-    if platform.known == "read":
-        add(
-            "platform",
-            f"{platform.name} has never been run by the project: {platform.known_note}",
-            "try it on one host first",
-            False,
-        )
-    if not settings.model_sha256 or settings.model_revision in ("master", "main"):
-        add(
-            "model_sha256",
-            f"{settings.model_id}@{settings.model_revision} is not pinned: the server's own checksums are trusted",
-            "pin model_revision and model_sha256 (docs/first-deploy.md)",
-            False,
-        )
-    found += _ports(host, settings, survey) + _disk(host, settings, platform, survey)
+        reason = f"nothing is known of {settings.model_id}'s vectors, so they cannot be proven right"
+        found.append(Problem(host, "model_id", reason, "add a row to embedfleet/models.py"))
     return found
 
 
@@ -85,16 +64,54 @@ def _ports(host: str, settings: Settings, survey: Survey) -> list[Problem]:
     return found
 
 
-def _disk(host: str, settings: Settings, platform: Platform, survey: Survey) -> list[Problem]:
-    engine_there = any(part.startswith(f"engines/vllm-{settings.vllm_version}-") for part in survey.parts)
+def disk_needed(settings: Settings, platform: Platform, survey: Survey) -> float:
+    """Return GiB that this deploy needs at /opt: for what is not there yet, and half a GiB for the rest."""
+    version = platform.version(settings.vllm_version)
+    engine_there = any(part.startswith(f"engines/vllm-{version}-") for part in survey.parts)
     model = MODELS.get(settings.model_id)
     short = settings.model_id.rpartition("/")[2]
     model_there = any(part.startswith(f"models/{short}-") for part in survey.parts)
-    need = (0 if engine_there else platform.engine_gib) + (0 if model_there or model is None else model.disk_gib) + 0.5
-    free = survey.free_mib.get("/opt")
+    return (0 if engine_there else platform.engine_gib) + (0 if model_there or not model else model.disk_gib) + 0.5
+
+
+def _disk(host: str, settings: Settings, platform: Platform, survey: Survey) -> list[Problem]:
+    need, free = disk_needed(settings, platform, survey), survey.free_mib.get("/opt")
     if free is None:
         return [Problem(host, "host", "free space of /opt is unknown", "see that df works on the host", False)]
     if free / 1024 < need:
         reason = f"/opt has {free / 1024:.1f} GiB free, this deploy needs {need:.1f} GiB"
         return [Problem(host, "host", reason, "make room, or mount a larger disk at /opt/embedfleet")]
     return []
+
+
+def _warnings(host: str, settings: Settings, platform: Platform, survey: Survey) -> list[Problem]:
+    found = []
+
+    def warn(setting: str, reason: str, cure: str, matters: str = "") -> None:
+        found.append(Problem(host, setting, reason, cure, fatal=False, matters=matters))
+
+    if platform.how == "read" and platform.name not in ("x86-cpu",):
+        warn("platform", f"{platform.name} has never been run by the project", "try it on one host first")
+    if not settings.model_sha256 or settings.model_revision in ("master", "main"):
+        warn(
+            "model_sha256",
+            f"{settings.model_id}@{settings.model_revision} is not pinned: the server's own checksums are trusted",
+            "pin model_revision and model_sha256 (docs/first-deploy.md)",
+        )
+    for reason in survey.reboot:
+        warn("host", f"a reboot is pending: {reason}", "reboot it when it suits", "what runs is not what is installed")
+    if platform.page_size and survey.page_size and survey.page_size != platform.page_size:
+        warn(
+            "host",
+            f"pages of {survey.page_size // 1024} KiB, {platform.page_size // 1024} KiB are advised for {platform.name}",
+            "install the 64k flavour of the kernel when it suits",
+            "large models of memory cost more TLB misses (NVIDIA Grace performance tuning guide)",
+        )
+    if survey.available_mib is not None and survey.available_mib / 1024 < platform.build_gib:
+        warn(
+            "build_jobs",
+            f"{survey.available_mib / 1024:.1f} GiB of memory are available, one compiler job takes {platform.build_gib:.0f}",
+            "stop what else runs there, or build on a larger host of this platform",
+            "the build may be killed (vllm#14452)",
+        )
+    return found

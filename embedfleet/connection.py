@@ -1,4 +1,4 @@
-"""How hosts are reached: without Nagle's delay, and with a clear word when they are not."""
+"""How hosts are reached, and what pyinfra says and asks on the way: what only config.py can set."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Any
 from paramiko import Transport
 from pyinfra.api import Host, State
 from pyinfra.api.state import BaseStateCallback, StateStage
+from pyinfra.context import ctx_state, state
+from pyinfra_cli import cli  # type: ignore[import-untyped]
 
 from embedfleet import report
 from embedfleet.problems import Problem
 
 
-class ConnectionProblems(BaseStateCallback):
-    """Tells an unreachable host as a problem with a cure."""
+class Words(BaseStateCallback):
+    """Tells an unreachable host as a problem with a cure, and all problems before the first change."""
 
     @staticmethod
-    def host_connect_error(state: State, host: Host, error: object) -> None:
+    def host_connect_error(_: State, host: Host, error: object) -> None:
         address = host.data.get("ssh_hostname") or host.name
         if host.name.startswith("@docker/"):
             problem = Problem(host.name, "docker container", f"the host cannot be reached: {error}", "make targets")
@@ -27,10 +29,18 @@ class ConnectionProblems(BaseStateCallback):
             problem = Problem(host.name, "ssh_hostname", f"the host cannot be reached: {error}", cure)
         report.add(problem)
 
+    @staticmethod
+    def operation_start(_: State, op_hash: str) -> None:
+        report.before_changes()
 
-def stop_only_while_executing(state: State) -> bool:
+    @staticmethod
+    def operation_host_start(_: State, host: Host, op_hash: str) -> None:
+        report.before_changes()  # with --serial or --no-wait there is no other word before the first operation
+
+
+def stop_only_while_executing(run: State) -> bool:
     """Say whether failed hosts stop the run: not while connecting, where it is that host's failure alone."""
-    return state.current_stage >= StateStage.Execute
+    return run.current_stage >= StateStage.Execute
 
 
 def tell_unreachable_hosts() -> None:
@@ -42,11 +52,22 @@ def tell_unreachable_hosts() -> None:
 
     def init_with_callbacks(self: State, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        self.add_callback_handler(ConnectionProblems())  # type: ignore[no-untyped-call]
+        self.add_callback_handler(Words())  # type: ignore[no-untyped-call]
         if self.should_raise_failed_hosts is None:  # without -y pyinfra asks the operator instead
             self.should_raise_failed_hosts = stop_only_while_executing
 
     State.init = init_with_callbacks  # type: ignore[method-assign]
+
+
+def ask_only_before_changes() -> None:
+    """Have pyinfra not ask for Enter where a verb has no operation at all, as status.py. Called from config.py."""
+    ask = cli._do_confirm
+
+    def confirm(message: str) -> bool:
+        planned = ctx_state.isset() and state.current_stage == StateStage.Prepare  # type: ignore[no-untyped-call]
+        return True if planned and not state.op_meta else ask(message)
+
+    cli._do_confirm = confirm
 
 
 def disable_nagle() -> None:

@@ -10,12 +10,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from embedfleet.checks import problems_of
 from embedfleet.facts.state import ROOT
 from embedfleet.facts.survey import Survey
 from embedfleet.models import FAR, MODELS, NEAR, QUERY, Model
 from embedfleet.platforms import Platform
-from embedfleet.problems import Problem
+from embedfleet.recognise import capabilities
 from embedfleet.render import GATEWAY_STALE, ManagedFile, managed_files, units
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
@@ -57,7 +56,6 @@ class Plan:
     accounts: tuple[str, ...]
     directories: dict[str, tuple[str, str]]  # path -> (octal mode, owner)
     certificates: tuple[str, ...]
-    warnings: tuple[Problem, ...]
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -123,11 +121,10 @@ def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey,
         "tolerance": model.tolerance,
         "start_timeout": settings.start_timeout,
     }
+    version = platform.version(settings.vllm_version)
     unit_files = units(settings, platform, sources)
     # The unit's text is part of the release: a changed unit takes the same proven way to the instances as a new engine.
-    release = (
-        f"{settings.vllm_version}-{settings.model_name}-{fingerprint(engine.id, model_id, serve, probe, unit_files)}"
-    )
+    release = f"{version}-{settings.model_name}-{fingerprint(engine.id, model_id, serve, probe, unit_files)}"
     release_spec = {"engines": engine.id, "models": model_id, "serve": serve, "probe": probe}
     return Plan(
         host=host,
@@ -144,7 +141,6 @@ def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey,
         accounts=(settings.service_user, BUILD_USER),
         directories=_directories(),
         certificates=tuple(f"/usr/local/share/ca-certificates/embedfleet-{name}.crt" for name in sources.certificates),
-        warnings=tuple(p for p in problems_of(host, settings, platform, survey) if not p.fatal),
     )
 
 
@@ -157,17 +153,19 @@ def _engine(
     tools: str,
     indexes: dict[str, Any],
 ) -> Part:
+    version = platform.version(settings.vllm_version)
     cmake = list(platform.cmake_args if settings.vllm_cmake_args is None else settings.vllm_cmake_args)
     env = {"VLLM_TARGET_DEVICE": platform.device, **platform.build_env}
-    if platform.arch_list:
-        env["TORCH_CUDA_ARCH_LIST"] = platform.arch_list
+    arch_list = platform.arch_list or " ".join(capabilities(survey))
+    if platform.device == "cuda" and arch_list:
+        env["TORCH_CUDA_ARCH_LIST"] = arch_list
     if cmake:
         env["CMAKE_ARGS"] = " ".join(cmake)
     env |= settings.vllm_build_env
     patches = [{"name": name, "sha256": digest} for name, digest, _ in sources.patches]
     built_of = {
-        "version": settings.vllm_version,
-        "git_ref": settings.vllm_git_ref or f"v{settings.vllm_version}",
+        "version": version,
+        "git_ref": settings.vllm_git_ref or f"v{version}",
         "commit": settings.vllm_commit,
         "patches": patches,
         "build_env": env,
@@ -187,16 +185,14 @@ def _engine(
         "limit": settings.build_timeout,
         "content_lock": sources.locks["engine"],
     }
-    return Part(
-        "engines", f"vllm-{settings.vllm_version}-{platform.device}-{digest}", spec, settings.build_timeout + 3600
-    )
+    return Part("engines", f"vllm-{version}-{platform.device}-{digest}", spec, settings.build_timeout + 3600)
 
 
 def jobs(settings: Settings, platform: Platform, survey: Survey) -> int:
     """Return MAX_JOBS: as many as cores and memory allow; vLLM's own default takes every core and runs out of memory."""
     if settings.build_jobs:
         return settings.build_jobs
-    cores = survey.cores or 1
+    cores = survey.cpu.count or 1
     memory = (survey.available_mib or 0) / 1024
     return max(1, min(cores, int(memory // platform.build_gib)))
 
@@ -230,6 +226,17 @@ def serve_args(settings: Settings, platform: Platform, model: Model) -> list[str
     return args
 
 
+def threads(settings: Settings, survey: Survey) -> int:
+    """Return the OpenMP threads of an instance: the host's, divided by the instances.
+
+    Of Power's eight SMT threads a core four count, as vLLM's own binding has it (vllm/platforms/cpu.py).
+    """
+    count, smt = survey.cpu.count or 1, survey.cpu.threads or 1
+    if survey.machine == "ppc64le" and smt > 4:
+        count = count * 4 // smt
+    return max(1, count // len(settings.instance_ports))
+
+
 def serve_env(settings: Settings, platform: Platform, survey: Survey) -> dict[str, str]:
     """Return the environment of the instances: offline, no usage statistics, threads from the host's cores."""
     env = {
@@ -245,7 +252,7 @@ def serve_env(settings: Settings, platform: Platform, survey: Survey) -> dict[st
     if platform.device == "cpu":
         env |= {
             "VLLM_TARGET_DEVICE": "cpu",
-            "OMP_NUM_THREADS": str(max(1, (survey.cores or 1) // len(settings.instance_ports))),
+            "OMP_NUM_THREADS": str(threads(settings, survey)),
         }
     return {**env, **platform.serve_env, **settings.serve_env}
 

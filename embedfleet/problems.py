@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class Problem:
     :param reason: what is wrong, one sentence
     :param cure: what the operator does about it
     :param fatal: False for a warning, which stops nothing
+    :param matters: why it matters, where the reason alone does not say
+    :param source: the report or document behind it
     """
 
     host: str
@@ -26,6 +28,8 @@ class Problem:
     reason: str
     cure: str
     fatal: bool = True
+    matters: str = ""
+    source: str = ""
 
     def as_dict(self) -> dict[str, str | bool]:
         """Return the problem for JSON output."""
@@ -41,12 +45,19 @@ class Refused(Exception):
 
 
 def render(problems: Iterable[Problem], width: int = 118) -> str:
-    """Return `problems` as a readable block, fatal ones last (the end of a terminal is what people see)."""
-    ordered = sorted(problems, key=lambda p: (p.fatal, p.host, p.setting))
+    """Return `problems` as a readable block, what many hosts share once, fatal ones last (what people see of a terminal)."""
+    hosts: dict[Problem, list[str]] = {}
+    for problem in problems:
+        hosts.setdefault(replace(problem, host=""), []).append(problem.host)
     lines: list[str] = []
-    for problem in ordered:
-        lines.append(f"{'FAILED ' if problem.fatal else 'warning'}  {problem.host}  {problem.setting}")
-        for label, text in (("why", problem.reason), ("cure", problem.cure)):
+    for problem in sorted(hosts, key=lambda p: (p.fatal, hosts[p], p.setting)):
+        whose = sorted(hosts[problem])
+        names = ", ".join(whose[:5]) + (f" and {len(whose) - 5} more" if len(whose) > 5 else "")
+        lines.append(f"{'FAILED ' if problem.fatal else 'warning'}  {names}  {problem.setting}")
+        said = [("what" if problem.matters else "why", problem.reason), ("why", problem.matters)]
+        for label, text in (*said, ("cure", problem.cure), ("see", problem.source)):
+            if not text:
+                continue
             pad = f"    {label + ':':6}"
             first, *rest = text.splitlines() or [""]
             lines.extend(

@@ -9,13 +9,20 @@ import sys
 import time
 from typing import Any
 
+from pyinfra.api.exceptions import PyinfraError
 from pyinfra.context import ctx_state, state
 
+from embedfleet import forecast, status
 from embedfleet.problems import Problem, render
 
 _problems: list[Problem] = []
 _verified: dict[str, dict[str, Any]] = {}
 _platforms: dict[str, str] = {}
+_forecasts: list[forecast.Forecast] = []
+_statuses: list[status.Status] = []
+_stopping: list[str] = []
+_told: set[Problem] = set()
+_begun = False
 _format = "table"
 _started = time.monotonic()
 
@@ -29,6 +36,37 @@ def add(problem: Problem) -> None:
 def describe(host: str, platform: str) -> None:
     """Remember what the table says of a host beside its embeddings."""
     _platforms[host] = platform
+
+
+def expect(coming: forecast.Forecast) -> None:
+    """Remember what a deploy would do to a host, which a dry run tells at its end."""
+    _forecasts.append(coming)
+
+
+def tell_status(found: status.Status) -> None:
+    """Have a host's status told at the end of the run."""
+    _statuses.append(found)
+
+
+def stop_before_changes(host: str) -> None:
+    """Have the run end before its first change, since `host` is refused and its settings say so."""
+    _stopping.append(host)
+
+
+def before_changes() -> None:
+    """Tell all problems of all hosts, once, when every host is planned for and none is changed.
+
+    :raises PyinfraError: where a refused host is to stop everybody
+    """
+    global _begun
+    if _begun:
+        return
+    _begun = True
+    if _problems and _format == "table":
+        print("\n" + render(_problems) + "\n", file=sys.stderr)
+        _told.update(_problems)
+    if _stopping:
+        raise PyinfraError(f"refused: {', '.join(sorted(_stopping))}; nothing was changed, as on_refused = 'stop' says")
 
 
 def choose_format(format: object) -> None:
@@ -84,6 +122,11 @@ def _changes() -> int | None:
 def _at_end() -> None:
     changes = _changes()
     seconds = round(time.monotonic() - _started, 1)
+    if _statuses:
+        hosts = {found.host: found.as_dict() for found in sorted(_statuses, key=lambda each: each.host)}
+        print(json.dumps({"hosts": hosts, "seconds": seconds}) if _format == "json" else status.render(_statuses))
+        return
+    dry = changes is None
     if _format == "json":
         hosts = {host: {"platform": _platforms.get(host), **found} for host, found in sorted(_verified.items())}
         print(
@@ -93,14 +136,18 @@ def _at_end() -> None:
                     "changes": changes,
                     "seconds": seconds,
                     "problems": [problem.as_dict() for problem in _problems],
+                    **({"forecast": [each.as_dict() for each in _forecasts]} if dry else {}),
                 }
             )
         )
         return
     if _verified:
         print("\n" + table(_verified, _platforms), file=sys.stderr)
-    if _problems:
-        print("\n" + render(_problems), file=sys.stderr)
+    if dry and _forecasts:
+        print("\n" + forecast.render(_forecasts), file=sys.stderr)
+    last = [problem for problem in _problems if problem.fatal or problem not in _told]  # warnings once, reasons last
+    if last:
+        print("\n" + render(last), file=sys.stderr)
     if changes is not None:
         print(f"\nembedfleet: {changes} change{'' if changes == 1 else 's'}, {seconds} s", file=sys.stderr)
 

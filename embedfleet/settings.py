@@ -48,6 +48,7 @@ class Settings(_Strict):
 
     # --- what runs --------------------------------------------------------------------------------------------------
     platform: str = Field("auto", description="row of embedfleet/platforms.py; auto recognises what it can prove")
+    device: Literal["platform", "cpu", "cuda"] = Field("platform", description="platform: its row's")
     model_id: str = Field("BAAI/bge-m3", pattern=r"^[^/\s]+/[^/\s]+$", description="ModelScope model id")
     model_revision: str = Field("master", min_length=1, description="tag, branch or commit; pin it in production")
     model_name: Name = Field("bge-m3", description="name that clients send as `model`")
@@ -79,7 +80,10 @@ class Settings(_Strict):
     start_timeout: int = Field(900, ge=10, description="seconds for an instance to give a right embedding")
     keep_releases: int = Field(3, ge=2, description="releases kept on disk, current and previous among them")
     # --- engine -----------------------------------------------------------------------------------------------------
-    vllm_version: str = Field("0.32.0", pattern=r"^\d+\.\d+\.\d+(\.post\d+)?$", description="vLLM release")
+    vllm_version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+(\.post\d+)?$")] | None = Field(
+        None, description="vLLM release; None: the platform row's"
+    )
+    install: Literal["platform", "source", "wheel"] = Field("platform", description="how vLLM gets there")
     vllm_git_url: str = Field("https://github.com/vllm-project/vllm.git", description="repository or mirror")
     vllm_git_ref: str | None = Field(None, description="tag to build; None: v<vllm_version>")
     vllm_commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")] | None = Field(
@@ -98,8 +102,20 @@ class Settings(_Strict):
     python_index_url: str | None = Field(None, description="package index; None: pip's default")
     python_extra_index_urls: list[str] = Field([], description="asked as well, e.g. IBM's index on Power")
     tools_requirements: str = Field("files/locks/tools.lock", description="lock of the host's own tools")
+    # --- driver -----------------------------------------------------------------------------------------------------
+    driver: Literal["platform", "install", "keep"] = Field(
+        "platform", description="NVIDIA's driver; platform: its row's"
+    )
+    driver_branch: int | None = Field(None, ge=400, le=999, description="driver branch; None: the platform row's")
+    kernel_modules: Literal["open", "proprietary"] = Field("open", description="flavour of NVIDIA's kernel modules")
+    dgx_os_driver: Literal["keep", "replace"] = Field(
+        "keep", description="DGX OS brings its own driver; replace allows `driver: install` there"
+    )
     # --- host -------------------------------------------------------------------------------------------------------
     site_ca_certificates: list[str] = Field([], description="PEM files of the site's own authorities")
+    on_refused: Literal["skip", "stop"] = Field(
+        "skip", description="a refused host: skip it and go on with the others, or stop the run before any change"
+    )
     service_user: Name = Field("embedfleet", description="account of instances and gateway, without login")
     format: Literal["table", "json"] = Field("table", description="of reports: --data format=json for programs")
 
@@ -130,9 +146,6 @@ class Settings(_Strict):
             raise ValueError(
                 f"port {', '.join(map(str, twice))} stands twice in instance_ports, side_port, gateway_port"
             )
-        ours = sorted({"host", "port", "served-model-name", "runner", "dtype", "max-model-len"} & set(self.serve_args))
-        if ours:
-            raise ValueError(f"serve_args: {', '.join(ours)} is set by embedfleet; use the setting of that name")
         stems = [re.sub(r".*/|\.[^./]*$", "", name) for name in self.site_ca_certificates]
         if len(set(stems)) != len(stems):
             raise ValueError("site_ca_certificates: two files have the same name, which the host's folder cannot hold")

@@ -45,7 +45,7 @@ def read(host: str, settings: Settings, platform: Platform, root: Path) -> Sourc
             return ""
 
     conda = settings.conda_lock or f"files/locks/conda-{platform.conda_subdir}.lock"
-    engine = settings.vllm_requirements or platform.requirements.format(version=settings.vllm_version)
+    engine = settings.vllm_requirements or platform.requirements.format(version=platform.version(settings.vllm_version))
     locks = {
         "tools": text("tools_requirements", settings.tools_requirements, "name a lock file with hashes"),
         "conda": text(

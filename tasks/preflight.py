@@ -2,38 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyinfra import host, state
 
 from embedfleet import report, settings, sources
 from embedfleet.checks import problems_of
-from embedfleet.facts.survey import HostSurvey
+from embedfleet.facts.survey import HostSurvey, Survey
+from embedfleet.forecast import forecast
 from embedfleet.plan import Plan, make_plan
-from embedfleet.platforms import choose
-from embedfleet.problems import Refused
+from embedfleet.problems import Problem, Refused
+from embedfleet.recognise import choose, recognise
 
 ROOT = Path(__file__).parent.parent
 
 
-def plan() -> Plan | None:
-    """Return this host's plan; None when it is refused, which the end of the run tells and exits 1 for."""
-    report.choose_format(host.data.get("format"))
+@dataclass(frozen=True)
+class Look:
+    """What preflight found: the survey, the platform's name and why it is that, and a plan or problems that refuse it."""
+
+    survey: Survey
+    platform: str
+    why: str
+    plan: Plan | None
+    problems: list[Problem]
+
+
+def look() -> Look:
+    """Survey this host and plan for it, in one remote command; nothing is changed and nothing is told."""
+    survey = Survey()
     try:
         wanted = settings.load(host.data.dict(), host.name)  # type: ignore[no-untyped-call]
         survey = host.get_fact(HostSurvey)
-        platform = choose(host.name, wanted.platform, survey)
-        files = sources.read(host.name, wanted, platform, ROOT)
-        problems = problems_of(host.name, wanted, platform, survey)
-        if any(problem.fatal for problem in problems):
-            raise Refused(problems)
+        row = choose(host.name, wanted.platform, survey)
     except Refused as refused:
-        for problem in refused.problems:
-            report.add(problem)
+        return Look(survey, "", "", None, refused.problems)
+    problems, files = [], sources.Sources({})
+    try:
+        files = sources.read(host.name, wanted, row, ROOT)
+    except Refused as refused:  # go on, so that what else is wrong is told with it
+        problems += refused.problems
+    problems += problems_of(host.name, wanted, row, survey, files)
+    answer, why = recognise(survey), "named in the settings"
+    if wanted.platform == "auto":
+        why = answer.why
+        cure = "nothing, if that is as it should be"
+        problems += [Problem(host.name, "platform", remark, cure, fatal=False) for remark in answer.remarks]
+    if any(problem.fatal for problem in problems):
+        return Look(survey, row.name, why, None, problems)
+    return Look(survey, row.name, why, make_plan(host.name, wanted, row, survey, files), problems)
+
+
+def plan() -> Plan | None:
+    """Return this host's plan; None when it is refused, which the run tells before any change and at its end.
+
+    A refused host gets no operation and the run ends with 1; the others go on, or nobody does (on_refused = "stop").
+    """
+    report.choose_format(host.data.get("format"))
+    found = look()
+    for problem in found.problems:
+        report.add(problem)
+    if found.plan is None:
+        if host.data.get("on_refused") == "stop":
+            report.stop_before_changes(host.name)
         state.failed_hosts.add(state.inventory.get_host(host.name))  # `host` is a proxy, which sets do not know
         return None
-    report.describe(host.name, platform.name)
-    made = make_plan(host.name, wanted, platform, survey, files)
-    for warning in made.warnings:
-        report.add(warning)
-    return made
+    report.describe(host.name, found.platform)
+    report.expect(forecast(found.plan, found.survey, found.why))
+    return found.plan

@@ -1,78 +1,148 @@
-"""One survey of a host: hardware, system, disk, ports. Never raises: on a bare host "absent" is an answer."""
+"""One survey of a host: hardware, system, driver, disk, ports. Never raises: on a bare host "absent" is an answer."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from pyinfra.api import FactBase, StringCommand
 
+from embedfleet.facts.cpu import Cpu, integer, parse_cpu
+from embedfleet.facts.gpu import Driver, Gpu, PciGpu, parse_driver, parse_pci, parse_smi
+from embedfleet.facts.system import (
+    Listener,
+    parse_dgx,
+    parse_disk,
+    parse_listeners,
+    parse_secure_boot,
+    parse_versions,
+    reboot_reasons,
+)
+
+PATHS = ("/opt", "/var", "/tmp")
+
 # Section by section, each followed by what its command prints; a missing command leaves its section empty.
-# Only POSIX sh and /proc are taken for granted, since minimal images have no lscpu, ss or python3.
+# Only POSIX sh, /proc and /sys are taken for granted: minimal images have no lscpu, lspci, ss, timeout or python3.
+# `read` in place of cat where it does, since a fork is a millisecond and a bus has a hundred devices.
 _SCRIPT = r"""
+export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin:/usr/local/cuda/bin"
 s() { echo "@@$1"; }
-s machine; uname -m; s kernel; uname -r
-s os; cat /etc/os-release 2>/dev/null
-s cpu; grep -m1 -E '^(model name|cpu)[[:space:]]*:' /proc/cpuinfo 2>/dev/null
+f() { [ -r "$1" ] && { read -r l <"$1" || [ -n "$l" ]; } 2>/dev/null && echo "$l"; }
+limited() {
+  command -v "$1" >/dev/null && o=$(mktemp 2>/dev/null) || return
+  ( "$@"; echo "@rc=$?" ) >"$o" 2>&1 </dev/null & p=$!; n=0
+  while kill -0 $p 2>/dev/null && [ $n -lt 100 ]; do sleep 0.1; n=$((n+1)); done
+  if kill -0 $p 2>/dev/null; then echo @hung; kill -9 $(cat /proc/$p/task/$p/children 2>/dev/null) $p; else head -c 65536 "$o"; fi; rm -f "$o"
+}
+s machine; uname -m; s kernel; uname -r; s pagesize; getconf PAGESIZE 2>/dev/null
+s os; cat /etc/os-release 2>/dev/null; s dgx; grep -E '^DGX_(NAME|PLATFORM|SWBUILD_VERSION|OTA_VERSION)=' /etc/dgx-release 2>/dev/null
+s cpu; grep -E '^(model name|cpu|revision|CPU implementer|CPU part)[[:space:]]*:' /proc/cpuinfo 2>/dev/null | sort -u | head -c 8192
 s cores; grep -c -E '^processor[[:space:]]*:' /proc/cpuinfo 2>/dev/null
-s memory; cat /proc/meminfo 2>/dev/null
+s siblings; f /sys/devices/system/cpu/cpu0/topology/thread_siblings_list; s smt; f /sys/devices/system/cpu/smt/control
+s numa; for d in /sys/devices/system/node/node[0-9]*; do [ -d "$d" ] && echo "${d##*/}|$(f "$d/cpulist")|$(f "$d/meminfo")"; done
+s memory; head -n 5 /proc/meminfo 2>/dev/null
 s glibc; getconf GNU_LIBC_VERSION 2>/dev/null
-s product; cat /sys/class/dmi/id/product_name 2>/dev/null
-s pci; for d in /sys/bus/pci/devices/*; do [ -r "$d/vendor" ] && echo "$(cat "$d/vendor") $(cat "$d/class")"; done 2>/dev/null
-s init; cat /proc/1/comm 2>/dev/null
-s uid; id -u
-s apt; command -v apt-get 2>/dev/null
+s product; f /sys/class/dmi/id/product_name; s vendor; f /sys/class/dmi/id/sys_vendor
+s soc; for d in /sys/devices/soc[0-9]*/soc_id; do f "$d"; done
+s devicetree; tr '\000' '\n' </proc/device-tree/model 2>/dev/null; echo; tr '\000' '\n' </proc/device-tree/compatible 2>/dev/null
+s virt; systemd-detect-virt 2>/dev/null
+s pci; [ -d /sys/bus/pci/devices ] && echo bus; for d in /sys/bus/pci/devices/*; do
+  v=; { read -r v <"$d/vendor"; } 2>/dev/null; [ "$v" = 0x10de ] || continue
+  r=$(readlink "$d/driver" 2>/dev/null); echo "${d##*/} $v $(f "$d/device") $(f "$d/class") ${r##*/}"; done
+s smi; limited nvidia-smi --query-gpu=pci.bus_id,name,compute_cap,memory.total,temperature.gpu,ecc.mode.current --format=csv,noheader,nounits
+s banner; f /proc/driver/nvidia/version; s module; f /sys/module/nvidia/version
+s disk_module; modinfo -F version nvidia 2>/dev/null; s licence; modinfo -F license nvidia 2>/dev/null
+s libraries; ls -1 /usr/lib/*/libnvidia-ml.so.*.* /usr/lib64/libnvidia-ml.so.*.* 2>/dev/null
+s nouveau; [ -d /sys/module/nouveau ] && echo loaded
+s secureboot; if [ -d /sys/firmware/efi ]; then od -An -tu1 -j4 -N1 /sys/firmware/efi/efivars/SecureBoot-* 2>/dev/null
+  elif [ -e /proc/device-tree/ibm,secureboot/os-secureboot-enforcing ]; then echo 1; else echo none; fi
+s compilers; for c in gcc g++; do v=$($c -dumpfullversion 2>/dev/null) && echo "$c $v"; done
+  v=$(nvcc --version 2>/dev/null) && echo "nvcc ${v##*release }"; for d in /opt/rh/gcc-toolset-*; do [ -d "$d" ] && echo "${d##*/} there"; done
+s runtimes; for c in docker containerd podman crio; do command -v $c >/dev/null && echo "$c there"; done
+s reboot; cat /run/reboot-required /run/reboot-required.pkgs 2>/dev/null; s kernels; ls -1 /lib/modules 2>/dev/null
+s packages; dpkg-query -W -f='${db:Status-Status} ${Package} ${Version}\n' ca-certificates curl g++ git libgomp1 libnuma-dev nginx numactl python3 \
+  python3-venv 'nvidia-driver-[0-9]*' 'linux-modules-nvidia-*' nvidia-container-toolkit 2>/dev/null | sed -n 's/^installed //p'
+s init; f /proc/1/comm; s uid; id -u
+s managers; for c in apt-get dnf zypper; do command -v $c >/dev/null && echo "$c there"; done
 s disk; df -Pk /opt /var /tmp 2>/dev/null
 s parts; find /opt/embedfleet -mindepth 3 -maxdepth 3 -name manifest.json -size +0 2>/dev/null
-s tcp; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
-s listeners; ss -Hltnpe 2>/dev/null
+s current; readlink /opt/embedfleet/current 2>/dev/null
+s tcp; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | head -c 1000000
+s listeners; ss -Hltnpe 2>/dev/null | head -c 1000000
 s end
 """
 
 
 @dataclass(frozen=True)
-class Listener:
-    """A TCP port in use: by which program, in which systemd unit ('' where that could not be told)."""
-
-    port: int
-    program: str
-    unit: str
-
-
-@dataclass(frozen=True)
 class Survey:
-    """What a host is. `None` means *unknown*, which is never zero and never "there is none".
+    """What a host is. `None` (and an empty text) means *unknown*, which is never zero and never "there is none".
 
     :param machine: `uname -m`
+    :param page_size: bytes
     :param memory_mib, available_mib: MemTotal and MemAvailable, MiB
-    :param nvidia_devices: NVIDIA display or 3D controllers on the PCI bus, driver or not
+    :param product, vendor: DMI's, on hosts that have it
+    :param soc: system-on-chip ids, e.g. jep106:036b:0241 for Grace
+    :param devicetree: its model, then its compatible list (Power, Jetson)
+    :param virt: systemd-detect-virt: none, kvm, docker ...; "" for unknown
+    :param pci: NVIDIA display or 3D controllers on the PCI bus, driver or not
+    :param gpus: the GPUs that nvidia-smi lists
+    :param secure_boot: whether the firmware enforces signatures
+    :param compilers: gcc, g++, nvcc, gcc-toolset-N -> version
+    :param runtimes: container runtimes that are there
+    :param managers: package managers that are there
+    :param packages: distribution packages of ours -> version; what is not installed is not there
+    :param reboot: why the host waits for a reboot
     :param free_mib: MiB free for a path (/opt, /var, /tmp)
     :param listeners: TCP ports in use
     :param parts: finished parts of ours, as kind/id
+    :param current: the release that runs
     """
 
     machine: str = ""
     kernel: str = ""
+    page_size: int | None = None
     os_id: str = ""
     os_name: str = ""
     os_version: str = ""
-    cpu: str = ""
-    cores: int | None = None
+    dgx: dict[str, str] = field(default_factory=dict)
+    cpu: Cpu = field(default_factory=Cpu)
     memory_mib: int | None = None
     available_mib: int | None = None
     glibc: str = ""
     product: str = ""
-    nvidia_devices: int | None = None
+    vendor: str = ""
+    soc: tuple[str, ...] = ()
+    devicetree: tuple[str, ...] = ()
+    virt: str = ""
+    pci: tuple[PciGpu, ...] | None = None
+    gpus: tuple[Gpu, ...] = ()
+    driver: Driver = field(default_factory=Driver)
+    secure_boot: bool | None = None
+    compilers: dict[str, str] = field(default_factory=dict)
+    runtimes: tuple[str, ...] = ()
+    managers: tuple[str, ...] = ()
+    packages: dict[str, str] = field(default_factory=dict)
+    reboot: tuple[str, ...] = ()
     init: str = ""
     root: bool = False
-    apt: bool = False
     free_mib: dict[str, int] = field(default_factory=dict)
     listeners: tuple[Listener, ...] = ()
     parts: frozenset[str] = frozenset()
+    current: str = ""
 
-
-def _integer(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"\d+", text) else None
+    @property
+    def container(self) -> bool:
+        """Whether this is a container, whose PCI bus, kernel and modules are its host's."""
+        return self.virt in (
+            "docker",
+            "podman",
+            "lxc",
+            "lxc-libvirt",
+            "systemd-nspawn",
+            "openvz",
+            "rkt",
+            "wsl",
+            "container-other",
+        )
 
 
 def parse(output: list[str]) -> Survey:
@@ -85,73 +155,62 @@ def parse(output: list[str]) -> Survey:
         else:
             current.append(line)
 
-    def first(name: str) -> str:
-        lines = sections.get(name) or [""]
-        return lines[0].strip()
+    def lines(name: str) -> list[str]:
+        return sections.get(name, [])
 
-    os_release = {
-        key: value.strip().strip("\"'") for key, _, value in (line.partition("=") for line in sections.get("os", []))
-    }
-    memory = {
-        key: _integer(value.split()[0])
-        for key, value in (line.split(":", 1) for line in sections.get("memory", []) if ":" in line)
-        if value.split()
-    }
+    def first(name: str) -> str:
+        return next((line.strip() for line in lines(name)), "")[:500]
+
+    os_release = {key: value.strip().strip("\"'") for key, _, value in (line.partition("=") for line in lines("os"))}
+    memory = {key: integer((value.split() or [""])[0]) for key, _, value in (x.partition(":") for x in lines("memory"))}
 
     def mib(key: str) -> int | None:
         kib = memory.get(key)
         return None if kib is None else kib // 1024
 
-    pci = [line.split() for line in sections.get("pci", [])]
-    nvidia = [p for p in pci if len(p) == 2 and p[0] == "0x10de" and p[1].startswith("0x03")]
+    gpus, smi = parse_smi(lines("smi"))
+    driver = parse_driver(
+        first("banner"),
+        first("module"),
+        first("disk_module"),
+        first("licence"),
+        lines("libraries"),
+        smi,
+        bool(first("nouveau")),
+    )
     return Survey(
         machine=first("machine"),
         kernel=first("kernel"),
+        page_size=integer(first("pagesize")),
         os_id=os_release.get("ID", ""),
         os_name=os_release.get("PRETTY_NAME", ""),
         os_version=os_release.get("VERSION_ID", ""),
-        cpu=first("cpu").partition(":")[2].strip(),
-        cores=_integer(first("cores")),
+        dgx=parse_dgx(lines("dgx")),
+        cpu=parse_cpu(lines("cpu"), first("cores"), first("siblings"), first("smt"), lines("numa")),
         memory_mib=mib("MemTotal"),
         available_mib=mib("MemAvailable"),
         glibc=first("glibc").removeprefix("glibc").strip(),
         product=first("product"),
-        nvidia_devices=len(nvidia) if "pci" in sections else None,
+        vendor=first("vendor"),
+        soc=tuple(line.strip() for line in lines("soc") if line.strip()),
+        devicetree=tuple(line.strip() for line in lines("devicetree") if line.strip())[:20],
+        virt=first("virt"),
+        pci=parse_pci(lines("pci")),
+        gpus=gpus,
+        driver=driver,
+        secure_boot=parse_secure_boot(lines("secureboot")),
+        compilers=parse_versions(lines("compilers")),
+        runtimes=tuple(parse_versions(lines("runtimes"))),
+        managers=tuple(parse_versions(lines("managers"))),
+        packages=parse_versions(lines("packages")),
+        reboot=reboot_reasons(first("kernel"), lines("kernels"), lines("reboot"), driver.loaded, driver.on_disk),
         init=first("init"),
         root=first("uid") == "0",
-        apt=bool(first("apt")),
-        free_mib=_free(sections.get("disk", [])),
-        listeners=_listeners(sections),
-        parts=frozenset("/".join(line.strip().split("/")[-3:-1]) for line in sections.get("parts", [])),
+        free_mib=parse_disk(lines("disk"), PATHS),
+        listeners=parse_listeners(lines("tcp"), lines("listeners")),
+        parts=frozenset("/".join(line.strip().split("/")[-3:-1]) for line in lines("parts")),
+        current=first("current").rpartition("/")[2],
     )
-
-
-def _free(lines: list[str]) -> dict[str, int]:
-    """Map the asked paths to MiB free: `df` answers in their order, after its heading."""
-    rows = [line.split() for line in lines[1:]]
-    sizes = [int(row[3]) // 1024 for row in rows if len(row) >= 6 and row[3].isdigit()]
-    return dict(zip(("/opt", "/var", "/tmp"), sizes, strict=False)) if len(sizes) == 3 else {}
-
-
-def _listeners(sections: dict[str, list[str]]) -> tuple[Listener, ...]:
-    ports: dict[int, Listener] = {}
-    for line in sections.get("tcp", []):  # state 0A is LISTEN; owners are not here, so these come first
-        cells = line.split()
-        if len(cells) > 3 and cells[3] == "0A" and re.fullmatch(r"[0-9A-F]+:[0-9A-F]{4}", cells[1]):
-            port = int(cells[1].rpartition(":")[2], 16)
-            ports[port] = Listener(port, "", "")
-    for line in sections.get("listeners", []):
-        cells = line.split()
-        if len(cells) < 4 or not cells[3].rpartition(":")[2].isdigit():
-            continue
-        port = int(cells[3].rpartition(":")[2])
-        # The socket's cgroup tells its unit even where processes of other users cannot be looked into.
-        unit = re.search(r" cgroup:\S*/([^/\s]+\.(?:service|scope|socket))", line)
-        program = re.search(r'\(\("([^"]*)"', line)
-        known = ports.get(port)
-        if not (known and known.unit):
-            ports[port] = Listener(port, program[1] if program else "", unit[1] if unit else "")
-    return tuple(ports[port] for port in sorted(ports))
 
 
 class HostSurvey(FactBase[Survey]):

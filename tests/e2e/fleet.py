@@ -207,3 +207,27 @@ class Load:
                 self.done += 1
             except (OSError, ValueError, AssertionError, urllib.error.HTTPError) as error:
                 self.failures.append(f"{time.strftime('%T')} {type(error).__name__}: {error}")
+
+
+def still_serves(fleet: Fleet, release: str) -> None:
+    """What ran before runs on: right, current, with nothing left over of the attempt."""
+    state = fleet.state()
+    assert state["current"] == release
+    assert state["rollout"] is None
+    assert {i["release"] for i in state["instances"]} == {release}
+    assert state["gateway"] == {"applied": True, "out": {}}
+    assert not fleet.active("embedfleet-candidate@*")
+    found = json.loads(fleet.on_target("/opt/embedfleet/bin/embedfleetctl verify --json"))
+    assert found["right"], found
+
+
+def failed(fleet: Fleet, *words: str, **data: object) -> str:
+    """Deploy, which must fail with these words in its last report, and leave what ran before."""
+    before = fleet.state()["current"]
+    run = fleet.deploy(**data)
+    assert run.code == 1, run.err
+    told = " ".join(run.err[run.err.rindex("FAILED") :].split())  # as wrapped lines break phrases anywhere
+    for word in (fleet.host, "why:", "cure:", *words):
+        assert word in told, told
+    still_serves(fleet, before)
+    return told

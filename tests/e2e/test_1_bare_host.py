@@ -29,6 +29,13 @@ def test_dry_run_tells_every_change_and_makes_none(fleet: Fleet, bare: str) -> N
     assert dry.code == 0, dry.err
     assert fleet.on_target(_SNAPSHOT) == bare
     assert len(dry.changed) == len(dry.json["plan"]) == 12
+    for words in (
+        "x86-cpu (x86_64, no NVIDIA GPU",
+        "none -> 0.32.0-minilm-",
+        "engine:    build vllm-0.32.0-cpu-",
+        "nginx",
+    ):
+        assert words in dry.err
 
 
 def refused(fleet: Fleet, bare: str, *words: str, **data: object) -> None:

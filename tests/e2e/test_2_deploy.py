@@ -126,6 +126,19 @@ def test_verify_for_programs(fleet: Fleet) -> None:
     assert all(row["right"] and row["dimension"] == 384 and row["near"] > row["far"] for row in host["rows"])
 
 
+def test_status_for_programs(fleet: Fleet) -> None:
+    run = fleet.pyinfra("status.py", format="json")
+    [host] = json.loads(run.out)["hosts"].values()
+    assert (run.code, host["platform"], host["health"], host["drift"], host["refused"]) == (
+        0,
+        "x86-cpu",
+        "right",
+        [],
+        [],
+    )
+    assert host["well"]
+
+
 def test_least_exposure(fleet: Fleet) -> None:
     """Hardened units, localhost only, only the embedding routes, nothing writable by who serves."""
     scores = dict(
@@ -158,22 +171,6 @@ def test_least_exposure(fleet: Fleet) -> None:
 def test_site_certificates_are_trusted(fleet: Fleet) -> None:
     for path in fleet.info["site_ca"]:
         fleet.on_target(f"openssl verify -CAfile /etc/ssl/certs/ca-certificates.crt <<'E'\n{Path(path).read_text()}\nE")
-
-
-def test_gateway_on_another_address_and_back(fleet: Fleet) -> None:
-    """A reload cannot take such an address: nginx would go on with the old one and say nothing. The deploy sees it."""
-    address = fleet.info["hosts"]["x86"]["ip"]
-    dry = fleet.pyinfra("deploy.py", "--dry", "--json", gateway_host=address)
-    assert dry.changed == ["Site | Files", "Gateway | Apply the configuration"], dry.err
-    moved = fleet.pyinfra("deploy.py", "-y", "--json", gateway_host=address)
-    assert (moved.code, moved.changed) == (0, dry.changed), moved.err
-    assert f" {address}:8080 " in fleet.on_target("ss -Hltn")
-    nowhere = fleet.deploy(gateway_host="192.0.2.1")
-    assert nowhere.code == 1
-    assert "192.0.2.1: Cannot assign requested address" in " ".join(nowhere.err.split())
-    back = fleet.pyinfra("deploy.py", "-y", "--json")
-    assert (back.code, back.changed) == (0, dry.changed), back.err
-    assert " 0.0.0.0:8080 " in fleet.on_target("ss -Hltn")
 
 
 def test_what_was_changed_and_loaded_by_hand_is_put_right(fleet: Fleet) -> None:

@@ -12,6 +12,7 @@ import yaml
 
 from bench import compare
 from bench.compare import Run
+from embedfleet.facts.cpu import Cpu
 from embedfleet.facts.survey import Survey
 from embedfleet.plan import Plan, make_plan
 from embedfleet.platforms import PLATFORMS
@@ -19,7 +20,7 @@ from embedfleet.settings import Settings
 from embedfleet.sources import read
 
 ROOT = Path(__file__).parents[2]
-SURVEY = Survey(machine="x86_64", os_id="debian", os_version="12", cores=2, available_mib=20000, nvidia_devices=0)
+SURVEY = Survey(machine="x86_64", os_id="debian", os_version="12", cpu=Cpu(count=2), available_mib=20000, pci=())
 PLAY = """
 PLAY [Make a host an embedding server] *****************************************
 

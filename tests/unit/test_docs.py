@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from embedfleet import settings_page
+from embedfleet import matrix_page, settings_page
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_settings_page_is_current() -> None:
     assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.page(), "run: make docs"
+
+
+def test_platform_matrix_is_current() -> None:
+    assert matrix_page.PAGE.read_text(encoding="utf-8") == matrix_page.page(), "run: make docs"
 
 
 def test_links_lead_somewhere() -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from embedfleet.checks import problems_of
-from embedfleet.facts.survey import Listener, Survey
+from embedfleet.facts.cpu import Cpu
+from embedfleet.facts.survey import Survey
+from embedfleet.facts.system import Listener
 from embedfleet.plan import Plan, jobs, make_plan
-from embedfleet.platforms import PLATFORMS, choose
+from embedfleet.platforms import PLATFORMS
 from embedfleet.problems import Refused
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources, read
@@ -19,8 +21,8 @@ from embedfleet.sources import Sources, read
 ROOT = Path(__file__).parents[2]
 X86 = PLATFORMS["x86-cpu"]
 HOST = Survey(
-    machine="x86_64", os_id="ubuntu", os_version="24.04", cores=8, memory_mib=64000, available_mib=60000, nvidia_devices=0,
-    init="systemd", root=True, apt=True, free_mib={"/opt": 90000, "/var": 90000, "/tmp": 9000},
+    machine="x86_64", os_id="ubuntu", os_version="24.04", cpu=Cpu(count=8), memory_mib=64000, available_mib=60000, pci=(),
+    init="systemd", root=True, managers=("apt-get",), glibc="2.39", free_mib={"/opt": 90000, "/var": 90000, "/tmp": 9000},
 )  # fmt: skip
 BASE: dict[str, Any] = {"conda_lock": "pyproject.toml", "model_id": "sentence-transformers/all-MiniLM-L6-v2"}
 
@@ -84,7 +86,7 @@ def test_free_memory_is_no_part_of_any_id() -> None:
     ("available", "cores", "expected"), [(60000, 8, 8), (9000, 8, 4), (100, 8, 1), (None, None, 1)]
 )
 def test_build_jobs_fit_the_memory(available: int | None, cores: int | None, expected: int) -> None:
-    assert jobs(Settings(), X86, replace(HOST, available_mib=available, cores=cores)) == expected
+    assert jobs(Settings(), X86, replace(HOST, available_mib=available, cpu=Cpu(count=cores))) == expected
 
 
 def test_flags_that_newer_vllm_removed_are_not_used() -> None:
@@ -104,7 +106,7 @@ def test_names_do_not_show_contents() -> None:
 
 
 def reasons(survey: Survey = HOST, **settings: Any) -> list[str]:
-    found = problems_of("h1", Settings(**BASE | settings), X86, survey)
+    found = problems_of("h1", Settings(**BASE | settings), X86, survey, sources())
     return [f"{problem.setting}: {problem.reason}" for problem in found if problem.fatal]
 
 
@@ -136,7 +138,7 @@ def test_too_little_disk_counts_only_what_is_missing() -> None:
 
 @pytest.mark.parametrize(
     ("change", "word"),
-    [({"root": False}, "_sudo"), ({"init": "tini"}, "systemd"), ({"apt": False}, "apt")],
+    [({"root": False}, "_sudo"), ({"init": "tini"}, "systemd"), ({"managers": ("dnf",)}, "apt")],
 )
 def test_a_host_that_cannot_be_deployed(change: dict[str, Any], word: str) -> None:
     assert any(word in reason for reason in reasons(replace(HOST, **change)))
@@ -154,33 +156,8 @@ def test_indexes_of_the_platform_unless_there_is_a_mirror() -> None:
 
 
 def test_every_problem_at_once() -> None:
-    bad = replace(HOST, root=False, apt=False, free_mib={"/opt": 1}, listeners=(Listener(8000, "x", ""),))
+    bad = replace(HOST, root=False, managers=(), free_mib={"/opt": 1}, listeners=(Listener(8000, "x", ""),))
     assert len(reasons(bad)) == 4
-
-
-def test_unknown_platform() -> None:
-    with pytest.raises(Refused, match="'gh300' is no platform"):
-        choose("h1", "gh300", HOST)
-
-
-def test_platform_of_another_architecture() -> None:
-    with pytest.raises(Refused, match="aarch64"):
-        choose("h1", "gh200", HOST)
-
-
-@pytest.mark.parametrize(
-    "survey",
-    [
-        Survey(),
-        replace(HOST, nvidia_devices=1),
-        replace(HOST, nvidia_devices=None),
-        Survey(machine="aarch64", nvidia_devices=0),
-    ],
-)
-def test_what_is_not_proven_is_not_guessed(survey: Survey) -> None:
-    with pytest.raises(Refused) as caught:
-        choose("h1", "auto", survey)
-    assert "name the platform in the inventory" in caught.value.problems[0].cure
 
 
 def test_files_that_are_missing_or_changed_are_all_told(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""Write docs/platform-matrix.md from the platform table: python -m embedfleet.matrix_page [--check]."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from embedfleet.gpus import GPUS
+from embedfleet.platforms import PLATFORMS, Known, Platform
+from embedfleet.stack import MIN_CAPABILITY, VERSIONS
+
+PAGE = Path(__file__).parent.parent / "docs" / "platform-matrix.md"
+
+_HEAD = """# Platform matrix
+
+Every kind of host, what the deploy does there, and how each value is known. Generated from `embedfleet/platforms.py`,
+`gpus.py` and `stack.py` (`make docs`).
+
+**How it is known**: *read*: in sources, documents or public reports, on no machine. *run*: on a stand-in, such as a
+container or another card. *verified*: on that hardware. A row is worth its weakest value. **No row has been verified on Grace
+or Power hardware.**
+
+A host's row comes from PCI ids, GPU names and SoC ids. CPU facts alone prove nothing (Graviton4 and Axion have Grace's core)
+and DMI names differ by maker: such a host is *undecided*, and the operator names its row: `platform = "grace-cpu"`.
+
+"""
+
+
+def _cell(value: object) -> str:
+    text = str(value) if value not in ("", (), {}, None) else "-"
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _values(row: Platform) -> dict[str, tuple[str, str]]:
+    """Return what a row's fields are called and show: field -> (label, value)."""
+    driver = row.driver
+    modules = "open kernel modules only" if driver.open_only else "open kernel modules"
+    policy = {
+        "install": f"install R{driver.branch}, {modules}",
+        "keep": f"keep the vendor's, R{driver.branch} or newer, {modules}",
+        "none": "none",
+    }[driver.action]
+    env = " ".join(f"{key}={value}" for key, value in sorted(row.build_env.items()))
+    return {
+        "machine": ("architecture", row.machine),
+        "cpus": ("CPU", row.cpus),
+        "products": ("product names", row.products),
+        "conda_subdir": ("conda", row.conda_subdir),
+        "device": ("device", row.device),
+        "capability": (
+            "compute capability",
+            ", ".join(row.capability) or ("the card's" if row.device == "cuda" else ""),
+        ),
+        "arch_list": ("TORCH_CUDA_ARCH_LIST", row.arch_list or ("the card's" if row.device == "cuda" else "")),
+        "cmake_args": ("CMAKE_ARGS", " ".join(row.cmake_args)),
+        "build_env": ("build environment", env),
+        "component_flags": (
+            "flags of other components",
+            "; ".join(f"{k}: {v}" for k, v in row.component_flags.items()),
+        ),
+        "driver": ("driver", policy),
+        "toolkit": ("CUDA toolkit", row.toolkit),
+        "python": ("Python", ", ".join(row.python)),
+        "vllm": ("vLLM pinned", f"{row.vllm} (torch {VERSIONS[row.vllm].torch})"),
+        "vllm_works": ("vLLM thought to work", " to ".join(row.vllm_works)),
+        "install": ("install default", row.install),
+        "dtype": ("dtype", row.dtype),
+        "serve_env": ("serving environment", " ".join(f"{k}={v}" for k, v in sorted(row.serve_env.items()))),
+        "gpu_memory_utilization": ("GPU memory share", _cell(row.gpu_memory_utilization)),
+        "enforce_eager": ("eager", "yes" if row.enforce_eager else "no"),
+        "requirements": ("engine's lock", row.requirements),
+        "indexes": ("more indexes", " ".join(row.indexes)),
+        "packages": ("distribution packages", " ".join(row.packages)),
+        "threads": ("NUMA and SMT", row.threads),
+        "page_size": ("page size advised", f"{row.page_size // 1024} KiB" if row.page_size else ""),
+        "build_gib": ("memory a compiler job", f"{row.build_gib:.0f} GiB"),
+        "build_core_minutes": ("build, minutes times jobs", _cell(row.build_core_minutes)),
+        "engine_gib": ("disk an engine", f"{row.engine_gib:.0f} GiB"),
+        "notes": ("notes", row.notes),
+    }
+
+
+def _known(known: Known) -> str:
+    return f"*{known.how}* {known.date}: {_cell(known.source)}"
+
+
+def page() -> str:
+    """Return the page."""
+    lines = [
+        "| row | hosts | device | arch list | dtype | driver | install | known |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in PLATFORMS.values():
+        shown = _values(row)
+        cells = [shown[name][1] for name in ("device", "arch_list", "dtype", "driver", "install")]
+        lines.append(f"| [{row.name}](#{row.name}) | {row.title} | {' | '.join(map(_cell, cells))} | {row.how} |")
+    text = _HEAD + "\n".join(lines) + "\n"
+    for row in PLATFORMS.values():
+        text += f"\n## {row.name}\n\n{row.title}. Weakest value: **{row.how}**.\n\n| what | value | how it is known |\n|---|---|---|\n"
+        text += "".join(
+            f"| {label} | {_cell(value)} | {_known(row.known[name])} |\n"
+            for name, (label, value) in _values(row).items()
+        )
+    text += "\n## GPUs by PCI device id (vendor 10de)\n\n| id | GPU | compute capability | row | source |\n|---|---|---|---|---|\n"
+    for number, gpu in GPUS.items():
+        row_name = gpu.row or ("refused" if gpu.refused else "arm-gpu, x86-gpu")
+        if gpu.capability and float(gpu.capability) < MIN_CAPABILITY:
+            row_name = f"refused for CUDA: under {MIN_CAPABILITY}"
+        text += f"| {number} | {gpu.name} | {gpu.capability or 'unknown'} | {row_name} | {gpu.source} |\n"
+    return text
+
+
+def main() -> int:
+    """Write the page, or with --check say whether it is current."""
+    if "--check" in sys.argv:
+        if PAGE.read_text(encoding="utf-8") == page():
+            return 0
+        print("docs/platform-matrix.md is not current: make docs", file=sys.stderr)
+        return 1
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
