@@ -34,31 +34,33 @@ limited() {
   if kill -0 $p 2>/dev/null; then echo @hung; kill -9 $(cat /proc/$p/task/$p/children 2>/dev/null) $p; else head -c 65536 "$o"; fi; rm -f "$o"
 }
 s machine; uname -m; s kernel; uname -r; s pagesize; getconf PAGESIZE 2>/dev/null
-s os; cat /etc/os-release 2>/dev/null; s dgx; grep -E '^DGX_(NAME|PLATFORM|SWBUILD_VERSION|OTA_VERSION)=' /etc/dgx-release 2>/dev/null
+s os; cat /etc/os-release 2>/dev/null; s dgx; [ -r /etc/dgx-release ] && grep -E '^DGX_(NAME|PLATFORM|SWBUILD_VERSION|OTA_VERSION)=' /etc/dgx-release
 s cpu; grep -E '^(model name|cpu|revision|CPU implementer|CPU part)[[:space:]]*:' /proc/cpuinfo 2>/dev/null | sort -u | head -c 8192
 s cores; grep -c -E '^processor[[:space:]]*:' /proc/cpuinfo 2>/dev/null
 s siblings; f /sys/devices/system/cpu/cpu0/topology/thread_siblings_list; s smt; f /sys/devices/system/cpu/smt/control
 s numa; for d in /sys/devices/system/node/node[0-9]*; do [ -d "$d" ] && echo "${d##*/}|$(f "$d/cpulist")|$(f "$d/meminfo")"; done
-s memory; head -n 5 /proc/meminfo 2>/dev/null
+s memory; n=0; while [ $n -lt 5 ] && read -r l; do echo "$l"; n=$((n+1)); done </proc/meminfo
 s glibc; getconf GNU_LIBC_VERSION 2>/dev/null
 s product; f /sys/class/dmi/id/product_name; s vendor; f /sys/class/dmi/id/sys_vendor
 s soc; for d in /sys/devices/soc[0-9]*/soc_id; do f "$d"; done
-s devicetree; tr '\000' '\n' </proc/device-tree/model 2>/dev/null; echo; tr '\000' '\n' </proc/device-tree/compatible 2>/dev/null
+s devicetree; [ -r /proc/device-tree/model ] && { tr '\000' '\n' </proc/device-tree/model; echo; tr '\000' '\n' </proc/device-tree/compatible; }
 s virt; systemd-detect-virt 2>/dev/null
 s pci; [ -d /sys/bus/pci/devices ] && echo bus; for d in /sys/bus/pci/devices/*; do
   v=; { read -r v <"$d/vendor"; } 2>/dev/null; [ "$v" = 0x10de ] || continue
   r=$(readlink "$d/driver" 2>/dev/null); echo "${d##*/} $v $(f "$d/device") $(f "$d/class") ${r##*/}"; done
 s smi; limited nvidia-smi --query-gpu=pci.bus_id,name,compute_cap,memory.total,temperature.gpu,ecc.mode.current --format=csv,noheader,nounits
 s banner; f /proc/driver/nvidia/version; s module; f /sys/module/nvidia/version
-s disk_module; modinfo -F version nvidia 2>/dev/null; s licence; modinfo -F license nvidia 2>/dev/null
-s libraries; ls -1 /usr/lib/*/libnvidia-ml.so.*.* /usr/lib64/libnvidia-ml.so.*.* 2>/dev/null
+m() { command -v modinfo >/dev/null && modinfo -F "$1" nvidia 2>/dev/null; }
+s disk_module; m version; s licence; m license
+s libraries; for l in /usr/lib/*/libnvidia-ml.so.*.* /usr/lib64/libnvidia-ml.so.*.*; do [ -e "$l" ] && echo "$l"; done
 s nouveau; [ -d /sys/module/nouveau ] && echo loaded
 s secureboot; if [ -d /sys/firmware/efi ]; then od -An -tu1 -j4 -N1 /sys/firmware/efi/efivars/SecureBoot-* 2>/dev/null
   elif [ -e /proc/device-tree/ibm,secureboot/os-secureboot-enforcing ]; then echo 1; else echo none; fi
 s compilers; for c in gcc g++; do v=$($c -dumpfullversion 2>/dev/null) && echo "$c $v"; done
   v=$(nvcc --version 2>/dev/null) && echo "nvcc ${v##*release }"; for d in /opt/rh/gcc-toolset-*; do [ -d "$d" ] && echo "${d##*/} there"; done
 s runtimes; for c in docker containerd podman crio; do command -v $c >/dev/null && echo "$c there"; done
-s reboot; cat /run/reboot-required /run/reboot-required.pkgs 2>/dev/null; s kernels; ls -1 /lib/modules 2>/dev/null
+s reboot; [ -e /run/reboot-required ] && cat /run/reboot-required /run/reboot-required.pkgs 2>/dev/null
+s kernels; for d in /lib/modules/*; do [ -d "$d" ] && echo "${d##*/}"; done
 s packages; dpkg-query -W -f='${db:Status-Status} ${Package} ${Version}\n' ca-certificates curl g++ git libgomp1 libnuma-dev nginx numactl python3 \
   python3-venv 'nvidia-driver-[0-9]*' 'linux-modules-nvidia-*' nvidia-container-toolkit 2>/dev/null | sed -n 's/^installed //p'
 s init; f /proc/1/comm; s uid; id -u

@@ -1,32 +1,51 @@
-"""HTTP to this host's own servers, never through a site's proxy."""
+"""HTTP to this host's own servers, never through a site's proxy.
+
+By plain sockets: every deploy asks, and importing http.client takes as long as asking (45 ms on a slow core). HTTP/1.0, so an
+answer ends where the connection does. `limit` holds for all of it, not for each read.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+import socket
+import time
+from urllib.parse import urlsplit
 
 
 def get(url: str, limit: float = 5) -> tuple[int, bytes]:
-    """GET a URL: status and body. :raises OSError: when there is no answer within `limit` seconds."""
+    """GET a URL: status and body. :raises OSError: when there is no whole answer within `limit` seconds."""
     return _ask(url, None, limit)
 
 
 def post(url: str, body: bytes, limit: float) -> tuple[int, bytes]:
-    """POST JSON: status and body, whatever the status. :raises OSError: when there is no answer in time."""
+    """POST JSON: status and body, whatever the status. :raises OSError: when there is no whole answer in time."""
     return _ask(url, body, limit)
 
 
 def _ask(url: str, body: bytes | None, limit: float) -> tuple[int, bytes]:
-    # Imported here: `embedfleetctl state` asks nobody, runs in every deploy, and this import is a third of its time.
-    import http.client
-    import urllib.error
-    import urllib.request
-
-    request: Any = urllib.request.Request(url, body, {"Content-Type": "application/json"} if body else {})
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=limit) as answer:
-            return int(answer.status), answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
-    except http.client.HTTPException as error:
-        raise OSError(f"{type(error).__name__}: {error}") from None
+    end = time.monotonic() + limit
+    parts = urlsplit(url)
+    lines = [f"{'GET' if body is None else 'POST'} {parts.path or '/'} HTTP/1.0", f"Host: {parts.netloc}"]
+    if body is not None:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    request = "\r\n".join([*lines, "", ""]).encode() + (body or b"")
+    answer = b""
+    with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=limit) as door:
+        door.sendall(request)
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"no whole answer within {limit:.0f} s")
+            door.settimeout(left)
+            block = door.recv(1 << 16)
+            if not block:
+                break
+            answer += block
+    head, _, content = answer.partition(b"\r\n\r\n")
+    status = re.match(rb"HTTP/1\.[01] (\d{3}) ?", head)
+    if not status:
+        raise OSError("the answer is not HTTP")
+    length = re.search(rb"(?im)^content-length: *(\d+)\r?$", head)
+    if length and len(content) < int(length[1]):
+        raise OSError("the answer was cut off")
+    return int(status[1]), content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -49,8 +50,6 @@ def state(probe: bool = False) -> dict[str, Any]:
 
 def verify() -> dict[str, Any]:
     """Ask every instance and the gateway for real embeddings and judge them."""
-    from concurrent.futures import ThreadPoolExecutor  # here, as `state` needs it not and runs in every deploy
-
     settings = host_settings()
     current = release_of("current")
     begun = time.monotonic()
@@ -59,8 +58,16 @@ def verify() -> dict[str, Any]:
         for instance in states(settings["instances"])
     ]
     asked.append((f"gateway {settings['gateway']['port']}", gateway.url(), current))
-    with ThreadPoolExecutor(len(asked)) as pool:
-        rows = list(pool.map(lambda item: _row(*item), asked))
+    rows: list[dict[str, Any]] = [{} for _ in asked]
+
+    def fill(place: int) -> None:
+        rows[place] = _row(*asked[place])
+
+    threads = [threading.Thread(target=fill, args=(place,)) for place in range(len(asked))]
+    for thread in threads:  # concurrent.futures would do, and brings logging: a tenth of this command's time
+        thread.start()
+    for thread in threads:
+        thread.join()
     return {
         "release": current,
         "rows": rows,
