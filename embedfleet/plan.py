@@ -56,6 +56,7 @@ class Plan:
     accounts: tuple[str, ...]
     directories: dict[str, tuple[str, str]]  # path -> (octal mode, owner)
     certificates: tuple[str, ...]
+    there: frozenset[str]  # finished parts on the host, as kind/id
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -141,6 +142,7 @@ def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey,
         accounts=(settings.service_user, BUILD_USER),
         directories=_directories(),
         certificates=tuple(f"/usr/local/share/ca-certificates/embedfleet-{name}.crt" for name in sources.certificates),
+        there=survey.parts,
     )
 
 

@@ -11,5 +11,5 @@ from embedfleet.plan import Plan
 @deploy("Conda")
 def conda(plan: Plan) -> None:
     """py-rattler, modelscope and uv from their lock; then the conda environment from its own."""
-    control.part(name="Tools: py-rattler, modelscope, uv", part=plan.tools)
-    control.part(name="Environment from the lock", part=plan.conda)
+    control.part(name="Tools: py-rattler, modelscope, uv", part=plan.tools, there=plan.there)
+    control.part(name="Environment from the lock", part=plan.conda, there=plan.there)

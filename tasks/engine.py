@@ -11,4 +11,4 @@ from embedfleet.plan import Plan
 @deploy("Engine")
 def engine(plan: Plan) -> None:
     """Pinned tag, patches, locked packages, wheel: made beside what runs."""
-    control.part(name="Build vLLM", part=plan.engine)
+    control.part(name="Build vLLM", part=plan.engine, there=plan.there)

@@ -11,4 +11,4 @@ from embedfleet.plan import Plan
 @deploy("Model")
 def model(plan: Plan) -> None:
     """Fetched with resume, checksummed file by file, switched in whole."""
-    control.part(name="Fetch the model", part=plan.model)
+    control.part(name="Fetch the model", part=plan.model, there=plan.there)

@@ -11,7 +11,7 @@ from embedfleet.plan import Plan
 @deploy("Release")
 def release(plan: Plan) -> None:
     """Put together from engine, model and flags; proven beside the running one; switched to instance by instance."""
-    control.part(name="Put together", part=plan.release_part)
+    control.part(name="Put together", part=plan.release_part, there=plan.there)
     control.activate(
         name="Activate", release=plan.release, ports=plan.settings.instance_ports, limit=plan.activation_limit
     )

@@ -1,9 +1,9 @@
-"""What embedfleet itself has on a host: managed files, parts, instances, gateway. One round trip each."""
+"""What embedfleet itself has on a host: managed files, instances, gateway. One round trip each."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pyinfra.api import FactBase, QuoteString, StringCommand
@@ -43,33 +43,6 @@ class FileStates(FactBase[dict[str, FileState]]):
         stat = {path: (mode, owner) for mode, owner, path in (line.split(" ", 2) for line in lines[:cut])}
         sums = {path: digest for digest, path in (line.split("  ", 1) for line in lines[cut + 1 :])}
         return {path: FileState(sums[path], *stat[path]) for path in sums if path in stat}
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The finished parts of a host: kind -> ids. A part without its manifest is unfinished and not listed."""
-
-    ids: dict[str, list[str]] = field(default_factory=dict)
-
-    def has(self, kind: str, part: str) -> bool:
-        """Say whether the part is finished."""
-        return part in self.ids.get(kind, [])
-
-
-class FinishedParts(FactBase[Parts]):
-    """Which tools, conda environments, engines, models and releases are finished: those with a manifest."""
-
-    default = Parts
-
-    def command(self) -> StringCommand:
-        return StringCommand(f"find {ROOT} -mindepth 3 -maxdepth 3 -name manifest.json -size +0 2>/dev/null || true")
-
-    def process(self, output: list[str]) -> Parts:
-        ids: dict[str, list[str]] = {}
-        for line in output:
-            *_, kind, part, _manifest = line.strip().split("/")
-            ids.setdefault(kind, []).append(part)
-        return Parts(ids)
 
 
 class Accounts(FactBase[list[str]]):

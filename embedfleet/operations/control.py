@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Any, TypeVar, cast
 
 from pyinfra import host, logger
@@ -16,7 +16,7 @@ from pyinfra.connectors.util import CommandOutput
 from typing_extensions import override
 
 from embedfleet import report
-from embedfleet.facts.state import CTL, ControlState, FileStates, FinishedParts, Probes
+from embedfleet.facts.state import CTL, ControlState, FileStates, Probes
 from embedfleet.plan import Part
 from embedfleet.problems import Problem, render
 from embedfleet.render import ManagedFile
@@ -35,7 +35,7 @@ def _now() -> tuple[str, int]:
 def known(fact: type[FactBase[T]]) -> T:
     """Return a fact of what embedfleetctl alone changes, read once until one of the operations here changes something.
 
-    pyinfra reads facts anew in every operation, which for five parts and two state questions is six commands too many.
+    pyinfra reads facts anew in every operation, which for two state questions is a command too many.
     """
     kept = _known.setdefault(_now(), {})
     if fact not in kept:
@@ -78,13 +78,14 @@ def failure_of(name: str, stderr: list[str]) -> Problem:
 
 
 @operation()
-def part(part: Part) -> Generator[PyinfraCommand, None, None]:
+def part(part: Part, there: Collection[str]) -> Generator[PyinfraCommand, None, None]:
     """
     Ensure that a part is finished; making it runs in a systemd unit on the host, which outlives this run.
 
     + part: what to make
+    + there: finished parts, as kind/id, from the survey: one that somebody finished since is found so by the host itself
     """
-    if known(FinishedParts).has(part.kind, part.id):
+    if f"{part.kind}/{part.id}" in there:
         host.noop(f"{part.kind}/{part.id} is finished")
         return
     host.log(f"make {part.kind}/{part.id}")
