@@ -39,7 +39,7 @@ def test_build_that_fails(fleet: Fleet) -> None:
     coming = re.search(r"make (engines/\S+)", fleet.pyinfra("deploy.py", "--dry", **wish).err)
     assert coming
     # As an interrupted run leaves it: the packages are there. (To install them again takes longer than all the rest.)
-    fleet.on_target(f"cd /opt/embedfleet && mkdir {coming[1]} && cp -al current/env/. {coming[1]}/venv && touch {coming[1]}/.packages-ok")  # fmt: skip
+    fleet.on_target(f"cd /opt/embedfleet && rm -rf {coming[1]} && mkdir {coming[1]} && cp -al current/env/. {coming[1]}/venv && touch {coming[1]}/.packages-ok")  # fmt: skip
     told = failed(fleet, "the build of vLLM 0.32.0 failed", "rust", **wish)
     log = told[told.index("/var/log/embedfleet/engines-") :].split()[0].rstrip(".")
     assert "ust" in fleet.on_target(f"cat {log}")
