@@ -233,7 +233,11 @@ def run_ansible(programs: Path, work: Path, commands: int | None = None, verbose
     """
     words = [str(programs / "ansible-playbook"), "-i", str(work / "hosts.json"), str(HERE / "playbook.yml")]
     words += ["-e", f"@{work / 'inputs' / 'vars.json'}", *(["-vvv"] if verbose else [])]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("ANSIBLE_") and name != "PYTHONDONTWRITEBYTECODE"
+    }
     env |= {"ANSIBLE_CONFIG": str(HERE / "ansible.cfg"), "ANSIBLE_HOME": str(work / "home"), "LC_ALL": "C.UTF-8"}
     begun = time.monotonic()
     process = subprocess.Popen(

@@ -41,12 +41,15 @@ finally:
 
 
 def run(arguments: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:
-    """Run pyinfra with `arguments` once; return code, remote commands, uploads, changes, seconds (whole process)."""
+    """Run pyinfra with `arguments` once; return code, remote commands, uploads, changes, seconds (whole process).
+
+    With bytecode caching, as an operator's shell has it: PYTHONDONTWRITEBYTECODE has our modules compiled in every run.
+    """
     begun = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", _CHILD, *arguments, "-y", "--json"],
         cwd=ROOT,
-        env={**os.environ, **(env or {})},
+        env={k: v for k, v in {**os.environ, **(env or {})}.items() if k != "PYTHONDONTWRITEBYTECODE"},
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
