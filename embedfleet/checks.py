@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from embedfleet.facts.survey import Survey
 from embedfleet.models import MODELS
+from embedfleet.plan import Plan
 from embedfleet.platforms import Platform
 from embedfleet.problems import Problem
 from embedfleet.refusals import stack_problems
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
+from embedfleet.stack import numbers
 
 # Systems whose own g++ is too old for vLLM's CPU kernels (read; seen refused on Debian 12 by CMake itself).
-_OLD_COMPILERS = {("debian", "12"): "12.2", ("ubuntu", "22.04"): "11.4"}
+_OLD_COMPILERS = {("debian", "12"): "12.2", ("ubuntu", "22.04"): "11.4", ("ubuntu", "20.04"): "9.4"}
 
 
 def problems_of(host: str, settings: Settings, platform: Platform, survey: Survey, sources: Sources) -> list[Problem]:
@@ -22,7 +24,6 @@ def problems_of(host: str, settings: Settings, platform: Platform, survey: Surve
     return [
         *_system(host, settings, platform, survey),
         *_ports(host, settings, survey),
-        *_disk(host, settings, platform, survey),
         *stack_problems(host, settings, platform, survey, sources),
         *_warnings(host, settings, platform, survey),
     ]
@@ -38,8 +39,11 @@ def _system(host: str, settings: Settings, platform: Platform, survey: Survey) -
     if "apt-get" not in survey.managers:
         reason = f"{survey.os_name or 'this system'} has no apt"
         found.append(Problem(host, "host", reason, "use Debian 12 or Ubuntu 22.04/24.04; others come later"))
-    compiler = _OLD_COMPILERS.get((survey.os_id, survey.os_version))
-    if platform.device == "cpu" and compiler and settings.vllm_precompiled is None:
+    if survey.cpu.count is None:
+        reason = "the number of cores is unknown, and threads and compiler jobs come from it"
+        found.append(Problem(host, "host", reason, "see that /proc/cpuinfo can be read on the host"))
+    compiler = survey.compilers.get("g++") or _OLD_COMPILERS.get((survey.os_id, survey.os_version), "")
+    if platform.device == "cpu" and settings.vllm_precompiled is None and (9,) <= numbers(compiler) < (12, 3):
         reason = f"{survey.os_name} has g++ {compiler}, and vLLM's CPU kernels need 12.3 or newer"
         cure = "use Ubuntu 24.04 or Debian 13, or reuse the kernels of a wheel: vllm_precompiled"
         found.append(Problem(host, "vllm_precompiled", reason, cure, source="vLLM cmake/cpu_extension.cmake"))
@@ -57,30 +61,32 @@ def _ports(host: str, settings: Settings, survey: Survey) -> list[Problem]:
     for listener in survey.listeners:
         setting, unit = ours.get(listener.port, ("", ""))
         if setting and listener.unit != unit:
+            # Where nobody tells who listens (no ss, or one that knows no cgroups), a host that runs us is taken for ours.
+            unknown = (
+                not listener.unit and listener.program in ("", "nginx", "python", "python3") and bool(survey.current)
+            )
             who = listener.program or "an unknown program"
             where = f" ({listener.unit})" if listener.unit else ""
             reason = f"port {listener.port} is in use by {who}{where}"
-            found.append(Problem(host, setting, reason, f"stop that program, or change {setting}"))
+            found.append(Problem(host, setting, reason, f"stop that program, or change {setting}", fatal=not unknown))
     return found
 
 
-def disk_needed(settings: Settings, platform: Platform, survey: Survey) -> float:
+def disk_needed(plan: Plan, survey: Survey) -> float:
     """Return GiB that this deploy needs at /opt: for what is not there yet, and half a GiB for the rest."""
-    version = platform.version(settings.vllm_version)
-    engine_there = any(part.startswith(f"engines/vllm-{version}-") for part in survey.parts)
-    model = MODELS.get(settings.model_id)
-    short = settings.model_id.rpartition("/")[2]
-    model_there = any(part.startswith(f"models/{short}-") for part in survey.parts)
-    return (0 if engine_there else platform.engine_gib) + (0 if model_there or not model else model.disk_gib) + 0.5
+    model = MODELS.get(plan.settings.model_id)
+    engine = 0 if f"engines/{plan.engine.id}" in survey.parts else plan.platform.engine_gib
+    return engine + (0 if f"models/{plan.model.id}" in survey.parts or not model else model.disk_gib) + 0.5
 
 
-def _disk(host: str, settings: Settings, platform: Platform, survey: Survey) -> list[Problem]:
-    need, free = disk_needed(settings, platform, survey), survey.free_mib.get("/opt")
+def disk_problems(plan: Plan, survey: Survey) -> list[Problem]:
+    """Return whether the disk has room for what the plan would bring."""
+    need, free = disk_needed(plan, survey), survey.free_mib.get("/opt")
     if free is None:
-        return [Problem(host, "host", "free space of /opt is unknown", "see that df works on the host", False)]
+        return [Problem(plan.host, "host", "free space of /opt is unknown", "see that df works on the host", False)]
     if free / 1024 < need:
         reason = f"/opt has {free / 1024:.1f} GiB free, this deploy needs {need:.1f} GiB"
-        return [Problem(host, "host", reason, "make room, or mount a larger disk at /opt/embedfleet")]
+        return [Problem(plan.host, "host", reason, "make room, or mount a larger disk at /opt/embedfleet")]
     return []
 
 

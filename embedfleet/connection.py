@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 from typing import Any
 
 from paramiko import Transport
@@ -52,6 +53,7 @@ def tell_unreachable_hosts() -> None:
 
     def init_with_callbacks(self: State, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
+        report.choose_format(self.inventory.override_data.get("format"))  # for hosts that are never reached, too
         self.add_callback_handler(Words())  # type: ignore[no-untyped-call]
         if self.should_raise_failed_hosts is None:  # without -y pyinfra asks the operator instead
             self.should_raise_failed_hosts = stop_only_while_executing
@@ -65,7 +67,10 @@ def ask_only_before_changes() -> None:
 
     def confirm(message: str) -> bool:
         planned = ctx_state.isset() and state.current_stage == StateStage.Prepare  # type: ignore[no-untyped-call]
-        return True if planned and not state.op_meta else ask(message)
+        if planned and not state.op_meta:
+            return True
+        connecting = ctx_state.isset() and state.current_stage == StateStage.Connect  # type: ignore[no-untyped-call]
+        return True if connecting and not sys.stdin.isatty() else ask(message)  # nobody to ask: the others go on
 
     cli._do_confirm = confirm
 

@@ -80,7 +80,7 @@ def forecast(plan: Plan, survey: Survey, why: str = "") -> Forecast:
         reboot=False,  # no component reboots yet
         minutes=minutes,
         basis=basis,
-        disk_gib=(disk_needed(plan.settings, plan.platform, survey), None if free is None else round(free / 1024, 1)),
+        disk_gib=(disk_needed(plan, survey), None if free is None else round(free / 1024, 1)),
     )
 
 

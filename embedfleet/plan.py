@@ -18,6 +18,7 @@ from embedfleet.recognise import capabilities
 from embedfleet.render import GATEWAY_STALE, ManagedFile, managed_files, units
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
+from embedfleet.stack import MIN_CAPABILITY
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,7 +159,8 @@ def _engine(
     version = platform.version(settings.vllm_version)
     cmake = list(platform.cmake_args if settings.vllm_cmake_args is None else settings.vllm_cmake_args)
     env = {"VLLM_TARGET_DEVICE": platform.device, **platform.build_env}
-    arch_list = platform.arch_list or " ".join(capabilities(survey))
+    cards = [value for value in capabilities(survey) if float(value) >= MIN_CAPABILITY]
+    arch_list = platform.arch_list or " ".join(cards)
     if platform.device == "cuda" and arch_list:
         env["TORCH_CUDA_ARCH_LIST"] = arch_list
     if cmake:
@@ -220,7 +222,7 @@ def serve_args(settings: Settings, platform: Platform, model: Model) -> list[str
     if settings.api_server_count > 1:
         args += ["--api-server-count", str(settings.api_server_count)]
     args += ["--disable-access-log-for-endpoints", "/health,/metrics"]
-    for name, value in sorted(settings.serve_args.items()):
+    for name, value in sorted((name.removeprefix("--"), value) for name, value in settings.serve_args.items()):
         if value is True:
             args.append(f"--{name}")
         elif value is not False:

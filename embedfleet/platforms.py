@@ -235,6 +235,7 @@ def _cpu(
     components: dict[str, str] | None = None,
     threads: str,
     notes: str = "",
+    works: tuple[str, str] = ("0.32.0", "0.33.0"),
     known: dict[str, Known] | None = None,
 ) -> Platform:
     return Platform(
@@ -243,6 +244,7 @@ def _cpu(
         machine=machine,
         cpus=cpus,
         products=products,
+        vllm_works=works,
         conda_subdir={"aarch64": "linux-aarch64", "ppc64le": "linux-ppc64le", "x86_64": "linux-64"}[machine],
         device="cpu",
         dtype=dtype,
@@ -363,6 +365,7 @@ PLATFORMS: dict[str, Platform] = {
             components={"openblas": "-O3 -mcpu=power10", "xgrammar": "-fno-lto -mcpu=power9"},
             threads="4 of 8 SMT threads a core, divided by instances, not bound to NUMA nodes",
             notes="dependencies from IBM's index first; vLLM's image preloads tcmalloc; kernels before Linux 6.9 call a Power11 POWER10",
+            works=("0.32.0", "0.32.0"),
             known=_POWER,
         ),
         _cpu(
@@ -376,6 +379,7 @@ PLATFORMS: dict[str, Platform] = {
             components={"openblas": "-O3 -mcpu=power9", "xgrammar": "-fno-lto -mcpu=power9"},
             threads="all SMT threads, divided by instances, not bound to NUMA nodes",
             notes="no bf16 hardware; IBM's wheels may be built for Power10 (SIGILL): not known; V100s stay unused",
+            works=("0.32.0", "0.32.0"),
             known=_POWER,
         ),
         _cpu(

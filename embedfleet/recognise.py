@@ -18,6 +18,7 @@ from embedfleet.problems import Problem, Refused
 GRACE_SOC = "jep106:036b:0241"  # NVIDIA T241 (Linux drivers/irqchip/irq-gic-v3.c)
 _GRACE_CORE, _GB10_CORES = "41/d4f", {"41/d85", "41/d87"}
 _CORES = {"gh200": {_GRACE_CORE}, "gb200": {_GRACE_CORE}, "gb300": {_GRACE_CORE}, "gb10": _GB10_CORES}
+_NONE = "no row fits: take it out of the inventory"
 _NAME_IT = "name the platform in the inventory, one of: "
 
 
@@ -27,13 +28,13 @@ class Answer:
 
     :param row: name of the platform row; None where the host is undecided or in no row
     :param why: what proves it, or why nothing does
-    :param candidates: rows that the operator may name instead
+    :param candidates: rows that the operator may name instead; empty where none fits, None for all of its architecture
     :param remarks: what an operator should know beside it (GPUs that stay unused, another mode of the CPU)
     """
 
     row: str | None
     why: str
-    candidates: tuple[str, ...] = ()
+    candidates: tuple[str, ...] | None = None
     remarks: tuple[str, ...] = ()
 
 
@@ -50,12 +51,17 @@ def choose(host: str, wanted: str, survey: Survey) -> Platform:
         if survey.machine != row.machine:
             reason = f"{wanted} is for {row.machine}, and this host is {survey.machine or 'unknown'}"
             raise Refused([Problem(host, "platform", reason, "name the row of this host's architecture")])
+        other = _other_soc(survey)
+        if other:
+            raise Refused([Problem(host, "platform", other, _NONE)])
         return row
     answer = recognise(survey)
     if answer.row:
         return PLATFORMS[answer.row]
-    rows = answer.candidates or tuple(row.name for row in PLATFORMS.values() if row.machine == survey.machine)
-    cure = _NAME_IT + ", ".join(rows) if rows else "take it out of the inventory"
+    rows = answer.candidates
+    if rows is None:
+        rows = tuple(row.name for row in PLATFORMS.values() if row.machine == survey.machine)
+    cure = _NAME_IT + ", ".join(rows) if rows else _NONE
     raise Refused(
         [
             Problem(
@@ -71,11 +77,11 @@ def recognise(survey: Survey) -> Answer:
         return Answer(None, "the architecture is unknown (`uname -m` said nothing)", tuple(PLATFORMS))
     other = _other_soc(survey)
     if other:
-        return Answer(None, other)
+        return Answer(None, other, ())
     if survey.machine == "ppc64le":
         return _power(survey)
     if survey.machine not in ("aarch64", "x86_64"):
-        return Answer(None, f"{survey.machine} is no architecture of the table")
+        return Answer(None, f"{survey.machine} is no architecture of the table", ())
     return _by_gpus(survey)
 
 
@@ -105,7 +111,7 @@ def _power(survey: Survey) -> Answer:
     if row:
         return Answer(row, f"{cpu.name or 'version register'}: POWER{cpu.power}", remarks=tuple(remarks))
     if cpu.power == 8:
-        return Answer(None, "POWER8: vLLM's CPU kernels need POWER9 or newer (cmake/cpu_extension.cmake)")
+        return Answer(None, "POWER8: vLLM's CPU kernels need POWER9 or newer (cmake/cpu_extension.cmake)", ())
     return Answer(None, f"{cpu.name or 'the processor is unknown'}: no row for it", ("power9", "power10"))
 
 
@@ -127,7 +133,7 @@ def _by_gpus(survey: Survey) -> Answer:
     ours = tuple(gpu for gpu in survey.pci or () if gpu not in given)
     if given and not ours:
         why = f"{_names(given)} bound to {given[0].driver}, which is for virtual machines"
-        return Answer(None, why)
+        return Answer(None, why, ("grace-cpu",) if arm else ("x86-cpu",))
     remarks: tuple[str, ...] = (
         (f"{_names(given)} bound to {given[0].driver}: left to virtual machines",) if given else ()
     )
@@ -155,17 +161,21 @@ def _by_gpus(survey: Survey) -> Answer:
 
 
 def _without_gpu(survey: Survey) -> Answer:
+    driver, cores = survey.driver, set(survey.cpu.arm)
+    if cores & _GB10_CORES:
+        return Answer(None, "GB10's cores, yet no GPU on the PCI bus", ("gb10",))
+    if driver.loaded or driver.smi != "absent":
+        how = f"driver {driver.loaded} is loaded" if driver.loaded else f"nvidia-smi {driver.smi}"
+        rows = ("grace-cpu",) if survey.machine == "aarch64" else ("x86-cpu",)
+        return Answer(None, f"no GPU on the PCI bus, yet {how}: a GPU that is lost?", rows)
     if survey.machine == "x86_64":
         return Answer("x86-cpu", "x86_64, no NVIDIA GPU on the PCI bus")
     if GRACE_SOC in survey.soc:
         return Answer("grace-cpu", f"SoC {GRACE_SOC} (Grace), no NVIDIA GPU on the PCI bus")
-    cores = set(survey.cpu.arm)
     if _GRACE_CORE in cores:
         return Answer(
             None, "Neoverse V2 cores without a Grace SoC id: Graviton4 and Axion have them too", ("grace-cpu",)
         )
-    if cores & _GB10_CORES:
-        return Answer(None, "GB10's cores, yet no GPU on the PCI bus", ("gb10",))
     shown = ", ".join(sorted(cores)) or "unknown cores"
     return Answer(None, f"an Arm host without NVIDIA GPU ({shown}): no row is known to fit", ("grace-cpu",))
 

@@ -104,22 +104,37 @@ def _silicon(settings: Settings, platform: Platform, survey: Survey, _: Sources)
 def _gpu(settings: Settings, platform: Platform, survey: Survey, _: Sources) -> Found:
     if platform.device != "cuda":
         return
-    old = [value for value in capabilities(survey) if float(value) < MIN_CAPABILITY]
+    have = capabilities(survey)
+    old = [value for value in have if float(value) < MIN_CAPABILITY]
     if old:
-        names = sorted({GPUS[gpu.device].name for gpu in survey.pci or () if gpu.device in GPUS})
         yield _no(
             "platform",
-            f"compute capability {', '.join(old)} ({', '.join(names) or survey.gpus[0].name}) is under {MIN_CAPABILITY}",
+            f"compute capability {', '.join(old)} ({_cards(survey, old)}) is under {MIN_CAPABILITY}",
             "use a GPU of Turing or newer, or name a CPU platform",
             matters="vLLM has no kernels for it, and CUDA 13 none of its libraries",
             source="vLLM 0.33 CMakeLists.txt:119-135; vllm PR#39878",
+            fatal=old
+            == list(have),  # an old display card beside others is left out of the build, and of CUDA by its list
         )
+    if settings.dtype == "bfloat16" and any(float(value) < 8 for value in have):
+        yield _no("dtype", f"compute capability {have[0]} has no bfloat16", "leave dtype at platform: float16", source="vLLM vllm/config/model.py:2423-2495")  # fmt: skip
+    nvcc = survey.compilers.get("nvcc", "").partition(",")[0]
+    if nvcc and numbers(nvcc)[:1] != (13,):
+        yield _no("host", f"nvcc is {nvcc}, torch and the wheels are built with CUDA 13", f"install {platform.toolkit}", source="vLLM 0.33 envs.py:91; vllm#36099")  # fmt: skip
+    elif not nvcc and driver_action(settings, platform, survey) == "keep" and settings.install != "wheel":
+        yield _no("host", "there is no nvcc, and vLLM is built from source", f"install {platform.toolkit}")
     if not platform.arch_list and not capabilities(survey):
         yield _no(
             "platform",
             "the compute capability of the GPUs is unknown, and the arch list comes from it",
             "add the PCI id to embedfleet/gpus.py, or install a driver that tells it",
         )
+
+
+def _cards(survey: Survey, values: list[str]) -> str:
+    known = [GPUS[gpu.device] for gpu in survey.pci or () if gpu.device in GPUS]
+    named = {gpu.name for gpu in known if gpu.capability in values}
+    return ", ".join(sorted(named or {gpu.name for gpu in survey.gpus if gpu.capability in values}))
 
 
 def _driver(settings: Settings, platform: Platform, survey: Survey, _: Sources) -> Found:
@@ -153,6 +168,11 @@ def _driver(settings: Settings, platform: Platform, survey: Survey, _: Sources) 
             matters="the proprietary module fails with RmInitAdapter and Xid 169",
             source="NVIDIA/cloud-native-docs PR#6; start-technologies PR#3693",
         )
+    if driver.loaded_open is False and (platform.driver.open_only or modern):
+        yield _no("kernel_modules", f"the proprietary module {driver.loaded} is loaded", "change to the open modules", source="start-technologies PR#3693")  # fmt: skip
+    if "mismatch" in driver.smi:
+        yield _no("driver", f"nvidia-smi says: {driver.smi}", "reboot the host: module and libraries are of different versions")  # fmt: skip
+        return
     if action == "install":
         yield from _until_the_driver_component_is_there(settings, platform, survey, floor)
         return
@@ -164,8 +184,6 @@ def _driver(settings: Settings, platform: Platform, survey: Survey, _: Sources) 
         )
     elif driver.branch is not None and driver.branch < floor:
         yield _no("driver", f"driver {driver.version} is kept, and these wheels need branch {floor}", "update the driver with the vendor's tools", source="vLLM gpu.cuda.inc.md:346")  # fmt: skip
-    if driver.loaded_open is False and (platform.driver.open_only or modern):
-        yield _no("kernel_modules", f"the proprietary module {driver.loaded} is loaded", "change to the open modules", source="start-technologies PR#3693")  # fmt: skip
 
 
 def _smi(how: str) -> str:

@@ -59,13 +59,11 @@ def before_changes() -> None:
     :raises PyinfraError: where a refused host is to stop everybody
     """
     global _begun
-    if _begun:
-        return
-    _begun = True
-    if _problems and _format == "table":
+    if not _begun and _problems and _format == "table":
         print("\n" + render(_problems) + "\n", file=sys.stderr)
         _told.update(_problems)
-    if _stopping:
+    _begun = True
+    if _stopping:  # each time: with --no-wait every host comes here by itself
         raise PyinfraError(f"refused: {', '.join(sorted(_stopping))}; nothing was changed, as on_refused = 'stop' says")
 
 
@@ -124,7 +122,14 @@ def _at_end() -> None:
     seconds = round(time.monotonic() - _started, 1)
     if _statuses:
         hosts = {found.host: found.as_dict() for found in sorted(_statuses, key=lambda each: each.host)}
-        print(json.dumps({"hosts": hosts, "seconds": seconds}) if _format == "json" else status.render(_statuses))
+        unreached = [problem for problem in _problems if problem.host not in hosts]
+        if _format == "json":
+            told = [problem.as_dict() for problem in unreached]
+            print(json.dumps({"hosts": hosts, "seconds": seconds, "problems": told}))
+        else:
+            print(status.render(_statuses))
+            if unreached:
+                print("\n" + render(unreached), file=sys.stderr)
         return
     dry = changes is None
     if _format == "json":

@@ -174,13 +174,20 @@ def load(data: Mapping[str, Any], host: str) -> Settings:
     except ValidationError as error:
         for item in error.errors(include_url=False):
             where = ".".join(str(part) for part in item["loc"]) or "settings"
-            given = "" if not item["loc"] else f", not {item['input']!r} ({type(item['input']).__name__})"
+            given = "" if not item["loc"] else f", not {_shown(item['loc'][0], item['input'])}"
             what = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
             problems.append(Problem(host, where, f"{what}{given}", _cure(str(item["loc"][0]) if item["loc"] else "")))
         raise Refused(problems) from None
     if problems:
         raise Refused(problems)
     return settings
+
+
+def _shown(name: object, value: object) -> str:
+    """Return a wrong value and its type; only the type where it may hold a secret: URLs, environments, long texts."""
+    kind = type(value).__name__
+    plain = isinstance(value, int | float) or (isinstance(value, str) and re.fullmatch(r"[\w .,+-]{0,40}", value))
+    return f"{value!r} ({kind})" if plain and not str(name).endswith("_env") else f"a {kind} like this one"
 
 
 def _cure(name: str) -> str:

@@ -65,8 +65,13 @@ OWN_FLAGS = {
     "runner": "it is pooling",
     "dtype": "dtype",
     "gpu-memory-utilization": "gpu_memory_utilization",
+    "device-memory-utilization": "gpu_memory_utilization",
+    "kv-cache-memory-bytes": "an encoder has no KV cache",
+    "model": "model_id",
     "enforce-eager": "enforce_eager",
+    "no-enforce-eager": "enforce_eager = False",
     "api-server-count": "api_server_count",
+    "hf-token": "the model is fetched by the deploy, and argv can be read by every user of the host",
     "api-key": "it would stand in argv, where every user of the host can read it",
 }
 

@@ -60,21 +60,29 @@ def status(
     :param files: the managed files as they are on the host
     :param state: what `embedfleetctl state --probe` says; empty where it is not installed
     """
-    driver = survey.driver
-    flavour = {True: " open", False: " proprietary", None: ""}[driver.loaded_open]
+    try:
+        health = _health(state) if state else "unknown" if survey.current or not survey.complete else "not deployed"
+    except (KeyError, TypeError, AttributeError) as error:  # of a host whose embedfleetctl is another one, or damaged
+        state, health = {}, f"unknown: embedfleetctl answers oddly ({type(error).__name__})"
     return Status(
         host=host,
         platform=platform,
         system=f"{survey.os_name or 'unknown system'}, {survey.machine or 'unknown'}, kernel {survey.kernel or 'unknown'}",
         release=str(state.get("current") or survey.current),
-        driver=f"{driver.version}{flavour}" + ("" if driver.smi == "ok" else f" (nvidia-smi: {driver.smi})")
-        if driver.version
-        else "none",
-        health=_health(state),
-        drift=_drift(plan, files, state) if plan and survey.current else (),
+        driver=_driver(survey),
+        health=health,
+        drift=_drift(plan, files, state) if plan and state.get("current") else (),
         reboot=survey.reboot,
         refused=tuple(f"{problem.setting}: {problem.reason}" for problem in problems if problem.fatal),
     )
+
+
+def _driver(survey: Survey) -> str:
+    driver = survey.driver
+    if not driver.version:
+        return "none" if survey.complete else "unknown"
+    flavour = {True: " open", False: " proprietary", None: ""}[driver.loaded_open]
+    return f"{driver.version}{flavour}" + ("" if driver.smi == "ok" else f" (nvidia-smi: {driver.smi})")
 
 
 def _health(state: Mapping[str, Any]) -> str:
@@ -105,8 +113,10 @@ def _drift(plan: Plan, files: Mapping[str, FileState], state: Mapping[str, Any])
         found.append(f"files: {', '.join(other[:3])}{f' and {len(other) - 3} more' if len(other) > 3 else ''}")
     if state.get("rollout"):
         found.append("a rollout was not finished")
-    for port, out in state.get("gateway", {}).get("out", {}).items():
-        found.append(f"instance {port} is out of the gateway, by {out.get('by', '?')}")
+    for port, out in (state.get("gateway") or {}).get("out", {}).items():
+        found.append(
+            f"instance {port} is out of the gateway, by {out.get('by', '?') if isinstance(out, dict) else '?'}"
+        )
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pyinfra import host, state
 
 from embedfleet import report, settings, sources
-from embedfleet.checks import problems_of
+from embedfleet.checks import disk_problems, problems_of
 from embedfleet.facts.survey import HostSurvey, Survey
 from embedfleet.forecast import forecast
 from embedfleet.plan import Plan, make_plan
@@ -34,13 +34,21 @@ def look() -> Look:
     survey = Survey()
     try:
         wanted = settings.load(host.data.dict(), host.name)  # type: ignore[no-untyped-call]
-        survey = host.get_fact(HostSurvey)
+        # Without sudo, or with a connection that breaks, pyinfra would end this host with no word about why.
+        survey = host.get_fact(HostSurvey, _ignore_errors=True)
+        if not survey.complete:
+            reason = "the survey did not come back whole: commands do not run there, or were cut off"
+            cure = f"see what `ssh {host.name} sudo -n true` says; passwordless sudo, or root, is needed"
+            raise Refused([Problem(host.name, "_sudo", reason, cure)])
         row = choose(host.name, wanted.platform, survey)
     except Refused as refused:
         return Look(survey, "", "", None, refused.problems)
-    problems, files = [], sources.Sources({})
+    problems: list[Problem] = []
+    files, made = sources.Sources({}), None
     try:
         files = sources.read(host.name, wanted, row, ROOT)
+        made = make_plan(host.name, wanted, row, survey, files)
+        problems += disk_problems(made, survey)
     except Refused as refused:  # go on, so that what else is wrong is told with it
         problems += refused.problems
     problems += problems_of(host.name, wanted, row, survey, files)
@@ -49,9 +57,7 @@ def look() -> Look:
         why = answer.why
         cure = "nothing, if that is as it should be"
         problems += [Problem(host.name, "platform", remark, cure, fatal=False) for remark in answer.remarks]
-    if any(problem.fatal for problem in problems):
-        return Look(survey, row.name, why, None, problems)
-    return Look(survey, row.name, why, make_plan(host.name, wanted, row, survey, files), problems)
+    return Look(survey, row.name, why, None if any(problem.fatal for problem in problems) else made, problems)
 
 
 def plan() -> Plan | None:

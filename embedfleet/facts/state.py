@@ -40,8 +40,9 @@ class FileStates(FactBase[dict[str, FileState]]):
     def process(self, output: list[str]) -> dict[str, FileState]:
         lines = list(output)
         cut = lines.index("--") if "--" in lines else len(lines)
-        stat = {path: (mode, owner) for mode, owner, path in (line.split(" ", 2) for line in lines[:cut])}
-        sums = {path: digest for digest, path in (line.split("  ", 1) for line in lines[cut + 1 :])}
+        rows = [cells for cells in (line.split(" ", 2) for line in lines[:cut]) if len(cells) == 3]
+        stat = {path: (mode, owner) for mode, owner, path in rows}
+        sums = {path: digest for digest, _, path in (line.partition("  ") for line in lines[cut + 1 :]) if path}
         return {path: FileState(sums[path], *stat[path]) for path in sums if path in stat}
 
 

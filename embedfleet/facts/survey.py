@@ -25,13 +25,18 @@ PATHS = ("/opt", "/var", "/tmp")
 # `read` in place of cat where it does, since a fork is a millisecond and a bus has a hundred devices.
 _SCRIPT = r"""
 export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin:/usr/local/cuda/bin"
-s() { echo "@@$1"; }
+s() { printf '\n@@%s\n' "$1"; }
 f() { [ -r "$1" ] && { read -r l <"$1" || [ -n "$l" ]; } 2>/dev/null && echo "$l"; }
 limited() {
-  command -v "$1" >/dev/null && o=$(mktemp 2>/dev/null) || return
-  ( "$@"; echo "@rc=$?" ) >"$o" 2>&1 </dev/null & p=$!; n=0
-  while kill -0 $p 2>/dev/null && [ $n -lt 100 ]; do sleep 0.1; n=$((n+1)); done
-  if kill -0 $p 2>/dev/null; then echo @hung; kill -9 $(cat /proc/$p/task/$p/children 2>/dev/null) $p; else head -c 65536 "$o"; fi; rm -f "$o"
+  command -v "$1" >/dev/null || return
+  o=$(mktemp 2>/dev/null) || { echo "not asked: no room in /tmp"; return; }
+  w=$(command -v setsid)
+  $w sh -c '{ "$@"; echo "@rc=$?"; } 2>&1 </dev/null | head -c 65536 >"$0"' "$o" "$@" & p=$!; n=0
+  while kill -0 $p 2>/dev/null && [ $n -lt 300 ]; do sleep 0.1; n=$((n+1)); done
+  if kill -0 $p 2>/dev/null; then
+    echo @hung; kill -9 -$p 2>/dev/null || kill -9 $(cat /proc/$p/task/$p/children 2>/dev/null) $p
+  else cat "$o"; fi
+  rm -f "$o"
 }
 s machine; uname -m; s kernel; uname -r; s pagesize; getconf PAGESIZE 2>/dev/null
 s os; cat /etc/os-release 2>/dev/null; s dgx; [ -r /etc/dgx-release ] && grep -E '^DGX_(NAME|PLATFORM|SWBUILD_VERSION|OTA_VERSION)=' /etc/dgx-release
@@ -65,10 +70,10 @@ s packages; dpkg-query -W -f='${db:Status-Status} ${Package} ${Version}\n' ca-ce
   python3-venv 'nvidia-driver-[0-9]*' 'linux-modules-nvidia-*' nvidia-container-toolkit 2>/dev/null | sed -n 's/^installed //p'
 s init; f /proc/1/comm; s uid; id -u
 s managers; for c in apt-get dnf zypper; do command -v $c >/dev/null && echo "$c there"; done
-s disk; df -Pk /opt /var /tmp 2>/dev/null
+s disk; d=/opt; [ -d /opt/embedfleet ] && d=/opt/embedfleet; df -Pk "$d" /var /tmp 2>/dev/null
 s parts; find /opt/embedfleet -mindepth 3 -maxdepth 3 -name manifest.json -size +0 2>/dev/null
 s current; readlink /opt/embedfleet/current 2>/dev/null
-s tcp; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | head -c 1000000
+s tcp; grep -h ' 0A ' /proc/net/tcp /proc/net/tcp6 2>/dev/null
 s listeners; ss -Hltnpe 2>/dev/null | head -c 1000000
 s end
 """
@@ -78,6 +83,7 @@ s end
 class Survey:
     """What a host is. `None` (and an empty text) means *unknown*, which is never zero and never "there is none".
 
+    :param complete: whether the survey came back whole; where it did not, nothing below is worth anything
     :param machine: `uname -m`
     :param page_size: bytes
     :param memory_mib, available_mib: MemTotal and MemAvailable, MiB
@@ -93,12 +99,13 @@ class Survey:
     :param managers: package managers that are there
     :param packages: distribution packages of ours -> version; what is not installed is not there
     :param reboot: why the host waits for a reboot
-    :param free_mib: MiB free for a path (/opt, /var, /tmp)
+    :param free_mib: MiB free for a path (/opt, /var, /tmp); a file system of its own at /opt/embedfleet counts as /opt
     :param listeners: TCP ports in use
     :param parts: finished parts of ours, as kind/id
     :param current: the release that runs
     """
 
+    complete: bool = False
     machine: str = ""
     kernel: str = ""
     page_size: int | None = None
@@ -154,14 +161,14 @@ def parse(output: list[str]) -> Survey:
     for line in output:
         if line.startswith("@@"):
             current = sections.setdefault(line[2:].strip(), [])
-        else:
+        elif line.strip():
             current.append(line)
 
     def lines(name: str) -> list[str]:
         return sections.get(name, [])
 
     def first(name: str) -> str:
-        return next((line.strip() for line in lines(name)), "")[:500]
+        return next((line.strip() for line in lines(name) if line.strip()), "")[:500]
 
     os_release = {key: value.strip().strip("\"'") for key, _, value in (line.partition("=") for line in lines("os"))}
     memory = {key: integer((value.split() or [""])[0]) for key, _, value in (x.partition(":") for x in lines("memory"))}
@@ -181,6 +188,7 @@ def parse(output: list[str]) -> Survey:
         bool(first("nouveau")),
     )
     return Survey(
+        complete="end" in sections,
         machine=first("machine"),
         kernel=first("kernel"),
         page_size=integer(first("pagesize")),

@@ -163,6 +163,11 @@ UNDECIDED: dict[str, tuple[dict[str, str], str]] = {
     "Graviton4": ({**HOSTS["grace-cpu"], "soc": "", "vendor": "Amazon EC2", "product": "c8g.large"}, "Graviton4"),
     "Ampere Altra": ({**HOSTS["arm-gpu"], "pci": "bus"}, "no row is known to fit"),
     "GB10 whose GPU is gone": ({**HOSTS["gb10"], "pci": "bus", "smi": "No devices were found\n@rc=6"}, "GB10's cores"),
+    "GH200 whose GPU is gone": (
+        {**HOSTS["gh200"], "pci": "bus\n0000:00:00.0 0x10de 0x22b2 0x060400", "smi": "No devices were found\n@rc=6"},
+        "a GPU that is lost?",
+    ),
+    "x86_64 whose GPU is gone": ({**HOSTS["x86-gpu"], "pci": "bus", "smi": "@hung"}, "a GPU that is lost?"),
     "Jetson Orin": (
         {
             "machine": "aarch64",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from embedfleet.checks import problems_of
+from embedfleet.checks import disk_problems, problems_of
 from embedfleet.facts.cpu import Cpu
 from embedfleet.facts.survey import Survey
 from embedfleet.facts.system import Listener
@@ -130,10 +130,13 @@ def test_our_own_listeners_are_no_problem() -> None:
 
 
 def test_too_little_disk_counts_only_what_is_missing() -> None:
-    small = replace(HOST, free_mib={"/opt": 2000})
-    assert "/opt has 2.0 GiB free" in reasons(small)[0]
-    there = frozenset({"engines/vllm-0.32.0-cpu-x", "models/all-MiniLM-L6-v2-x"})
-    assert reasons(replace(small, parts=there)) == []
+    small, made = replace(HOST, free_mib={"/opt": 2000}), plan()
+    assert "/opt has 2.0 GiB free" in disk_problems(made, small)[0].reason
+    there = frozenset({f"engines/{made.engine.id}", f"models/{made.model.id}"})
+    assert disk_problems(made, replace(small, parts=there)) == []
+    others = frozenset({"engines/vllm-0.32.0-cpu-0000000000", "models/all-MiniLM-L6-v2-0000000000"})
+    assert disk_problems(made, replace(small, parts=others)), "a part of the same name is not this part"
+    assert not disk_problems(made, replace(HOST, free_mib={}))[0].fatal
 
 
 @pytest.mark.parametrize(
@@ -157,7 +160,25 @@ def test_indexes_of_the_platform_unless_there_is_a_mirror() -> None:
 
 def test_every_problem_at_once() -> None:
     bad = replace(HOST, root=False, managers=(), free_mib={"/opt": 1}, listeners=(Listener(8000, "x", ""),))
-    assert len(reasons(bad)) == 4
+    assert len(reasons(bad)) == 3
+
+
+def test_who_listens_may_be_unknown_on_a_host_that_runs_us() -> None:
+    for program in ("", "nginx"):
+        nobody = replace(HOST, listeners=(Listener(8080, program, ""),))
+        assert len(reasons(nobody)) == 1
+        assert reasons(replace(nobody, current="0.32.0-bge-m3-x")) == []
+    assert len(reasons(replace(HOST, current="x", listeners=(Listener(8080, "java", ""),)))) == 1
+
+
+def test_threads_are_not_guessed() -> None:
+    assert "number of cores is unknown" in reasons(replace(HOST, cpu=Cpu()))[0]
+
+
+def test_the_compiler_that_is_there_counts_not_the_release_alone() -> None:
+    debian = replace(HOST, os_id="debian", os_version="12", os_name="Debian 12")
+    assert reasons(replace(debian, compilers={"g++": "13.3.0"})) == []
+    assert "9.4" in reasons(replace(HOST, compilers={"g++": "9.4.0"}))[0]
 
 
 def test_files_that_are_missing_or_changed_are_all_told(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from bench.noop import _CHILD, ROOT
-from tests.unit.hosts import HOSTS, UNDECIDED, lines
+from embedfleet.status import status
+from tests.unit.hosts import HOSTS, UNDECIDED, lines, survey
 
 FIT = HOSTS["x86-cpu"] | {
     "os": HOSTS["x86-cpu"]["os"].replace("debian", "ubuntu").replace('"12"', '"24.04"'),
@@ -43,15 +44,21 @@ class Run:
         return int(json.loads(self.err.partition("COUNTS ")[2].splitlines()[0])["commands"])
 
 
-def pyinfra(path: Path, hosts: dict[str, dict[str, str]], *arguments: str, **more: Any) -> Run:
-    """Run pyinfra against fake hosts that print these surveys."""
+def pyinfra(
+    path: Path, hosts: dict[str, dict[str, str]], *arguments: str, cut: str = "", lost: bool = False, **more: Any
+) -> Run:
+    """Run pyinfra against fake hosts that print these surveys; that of `cut` fails, and one host cannot be reached."""
     inventory = []
     for name, sections in hosts.items():
         # Substrings of the commands, tried in this order.
-        responses: dict[str, Any] = {"@@$1": lines(sections)}
+        responses: dict[str, Any] = {"@@%s": lines(sections)}
         if "current" in sections:
             responses["state --probe"] = json.dumps(STATE)
+        if name == cut:
+            responses = {"@@%s": {"success": False, "stderr": "sudo: a password is required"}}
         inventory.append((f"@fake/{name}", {**DATA, **more, "fake_responses": responses}))
+    if lost:
+        inventory.append(("lost", {**DATA, "ssh_hostname": "127.0.0.1", "ssh_port": 9}))
     (path / "fakes.py").write_text(f"hosts = {inventory!r}\n")
     done = subprocess.run([sys.executable, "-c", _CHILD, str(path / "fakes.py"), *arguments], cwd=ROOT, env={**os.environ, "EMBEDFLEET_CACHE": str(path)}, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)  # fmt: skip
     return Run(done.returncode, done.stdout, done.stderr)
@@ -99,6 +106,20 @@ def test_one_refused_host_can_stop_all(tmp_path: Path) -> None:
     assert "@fake/graviton" in run.err[run.err.rindex("FAILED") :]
 
 
+def test_stop_holds_when_hosts_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    fleet = {"ok": FIT, "ok2": FIT, "graviton": FLEET["graviton"]}
+    run = pyinfra(tmp_path, fleet, "deploy.py", "-y", "--no-wait", on_refused="stop")
+    assert run.code == 1
+    assert "] Success" not in run.err
+
+
+def test_a_survey_that_does_not_come_back_is_told_as_that(tmp_path: Path) -> None:
+    run = pyinfra(tmp_path, {"cut": FIT, "fit": FIT}, "status.py", "--data", "format=json", cut="cut")
+    found = json.loads(run.out)["hosts"]["@fake/cut"]
+    assert "did not come back whole" in found["refused"][0]
+    assert (found["platform"], found["driver"], found["health"]) == ("", "unknown", "unknown")
+
+
 def test_what_many_hosts_share_is_told_once(tmp_path: Path) -> None:
     run = pyinfra(tmp_path, {f"h{n}": FIT | {"uid": "5"} for n in range(7)}, "deploy.py", "--dry")
     assert run.err.count("commands do not run as root") == 1
@@ -129,6 +150,47 @@ def test_status_for_people_and_programs(tmp_path: Path) -> None:
     assert found["@fake/gb10"]["driver"] == "580.126.20 open"
 
 
+@pytest.mark.parametrize("verb", [("status.py",), ("status.py", "-y", "--data", "format=json")])
+def test_status_tells_hosts_that_cannot_be_reached(tmp_path: Path, verb: tuple[str, ...]) -> None:
+    run = pyinfra(tmp_path, {"fit": FIT}, *verb, lost=True)
+    assert run.code == 1
+    assert "@fake/fit" in run.out
+    if "-y" in verb:
+        assert json.loads(run.out)["problems"][0]["host"] == "lost"
+    else:
+        assert "FAILED   lost  ssh_hostname" in run.err
+
+
+@pytest.mark.parametrize("verb", ["status.py", "deploy.py"])
+def test_programs_get_one_document_though_nobody_is_reached(tmp_path: Path, verb: str) -> None:
+    run = pyinfra(tmp_path, {}, verb, "-y", "--data", "format=json", lost=True)
+    assert run.code == 1
+    assert json.loads(run.out)["problems"][0]["setting"] == "ssh_hostname"
+
+
 def test_a_host_that_is_well_is_no_failure(tmp_path: Path) -> None:
     run = pyinfra(tmp_path, {"deployed": FIT | {"current": "releases/0.32.0-bge-m3-old"}}, "status.py")
     assert run.code == 0, run.err + run.out
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        {"current": "x", "verify": {"rows": [{}]}},
+        {"current": "x", "gateway": None},
+        {"current": "x", "verify": [1]},
+        {"current": "x", "instances": [{}]},
+        {"current": "x", "instances": None},
+        {"current": "x", "gateway": {"out": {"1": "bob"}}},
+    ],
+)
+def test_an_odd_answer_of_the_host_is_unknown_health(control: dict[str, Any]) -> None:
+    found = status("h1", "x86-cpu", survey("x86-cpu"), None, {}, control, [])
+    assert "unknown" in found.health or "gateway" in found.health
+    assert not found.well
+
+
+def test_what_cannot_be_asked_is_not_called_not_deployed() -> None:
+    deployed = survey("x86-cpu", current="releases/x")
+    assert status("h1", "x86-cpu", deployed, None, {}, {}, []).health == "unknown"
+    assert status("h1", "x86-cpu", survey("x86-cpu"), None, {}, {}, []).health == "not deployed"

@@ -127,6 +127,38 @@ def test_compute_capability_under_7_5() -> None:
     assert problem.source
 
 
+def test_an_old_card_beside_a_good_one_is_left_out() -> None:
+    rows = (
+        "0000:18:00.0, NVIDIA H200, 9.0, 143771, 30, Enabled\n0000:19:00.0, NVIDIA GT 1030, 6.1, 2000, 30, [N/A]\n@rc=0"
+    )
+    both = survey("x86-gpu", smi=rows)
+    assert refused(both) == {}
+    assert any("6.1 (NVIDIA GT 1030)" in problem.reason and not problem.fatal for problem in problems(both))
+    made = make_plan("h1", Settings(), PLATFORMS["x86-gpu"], both, SOURCES)
+    assert made.engine.spec["build_env"]["TORCH_CUDA_ARCH_LIST"] == "9.0"
+
+
+def test_bfloat16_on_a_card_that_has_none() -> None:
+    t4 = survey("x86-gpu", pci="bus\n0000:18:00.0 0x10de 0x1eb8 0x030200 nvidia", smi="0000:18:00.0, Tesla T4, 7.5, 15360, 30, Enabled\n@rc=0")  # fmt: skip
+    assert "dtype" in refused(t4, dtype="bfloat16")
+    assert refused(t4) == {}
+
+
+def test_a_toolkit_of_another_cuda() -> None:
+    assert "nvcc is 11.8" in refused(survey("x86-gpu", compilers="g++ 13.3.0\nnvcc 11.8, V11.8.89"))["host"].reason
+    assert "no nvcc" in refused(survey("gb10", compilers="g++ 13.3.0"), install="source")["host"].reason
+
+
+def test_a_loaded_proprietary_module_on_grace() -> None:
+    closed = survey("gh200", banner="NVRM version: NVIDIA UNIX aarch64 Kernel Module  580.95.05  Wed Jan 22 2026")
+    assert "580.95.05 is loaded" in refused(closed)["kernel_modules"].reason
+
+
+def test_versions_that_differ_want_a_reboot() -> None:
+    told = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n@rc=18"
+    assert "reboot" in refused(survey("gh200", smi=told))["driver"].cure
+
+
 def test_a_row_for_another_gpu() -> None:
     assert "the GPUs have 9.0" in refused("gh200", "gb200")["platform"].reason
 

@@ -88,3 +88,19 @@ def test_data_of_pyinfra_is_not_ours() -> None:
 def test_every_setting_is_documented() -> None:
     missing = [name for name, field in Settings.model_fields.items() if not field.description]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("python_extra_index_urls", "https://u:SECRET@idx/simple"),
+        ("serve_env", "HF_TOKEN=SECRET"),
+        ("serve_env", {"HF_TOKEN": b"SECRET"}),
+        ("model_endpoint", "ftp://u:SECRET@x"),
+        ("python_index_url", ["https://u:SECRET@x"]),
+    ],
+)
+def test_a_wrong_value_that_may_be_a_secret_is_not_shown(name: str, value: object) -> None:
+    with pytest.raises(Refused) as caught:
+        load({name: value}, "h1")
+    assert "SECRET" not in str(caught.value)

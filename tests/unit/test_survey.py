@@ -189,9 +189,43 @@ def test_the_script_on_this_machine(tmp_path: Path) -> None:
 
 
 def test_the_script_with_an_nvidia_smi_that_hangs(tmp_path: Path) -> None:
-    program(tmp_path, "nvidia-smi", "trap '' TERM; exec sleep 100")
+    program(
+        tmp_path,
+        "nvidia-smi",
+        f"trap '' TERM; echo $$ >{tmp_path}/pid; /bin/sleep 100 & echo $! >>{tmp_path}/pid; wait",
+    )
     program(tmp_path, "sleep", '[ "$1" = 0.1 ] && exec /bin/sleep 0.01; exec /bin/sleep "$@"')
     assert run(tmp_path, 40).driver.smi == "hung"
+    for process in (tmp_path / "pid").read_text().split():
+        stat = Path(f"/proc/{process}/stat")
+        assert not stat.exists() or ") Z " in stat.read_text(), "it ends, and so do its children"
+
+
+def test_a_program_that_ends_without_a_newline_swallows_no_section(tmp_path: Path) -> None:
+    program(tmp_path, "getconf", "printf 'glibc 2.99'")
+    found = run(tmp_path)
+    assert found.glibc == "2.99"
+    assert found.complete
+    assert found.cpu.count
+
+
+def test_a_survey_that_was_cut_off_says_so() -> None:
+    assert parse(FULL).complete
+    assert not parse(FULL[:-1]).complete
+
+
+def test_megabytes_of_nvidia_smi_are_cut(tmp_path: Path) -> None:
+    program(tmp_path, "nvidia-smi", "yes 'x, y' | head -c 3000000")
+    found = run(tmp_path)
+    assert found.gpus == ()
+    assert found.driver.smi.endswith("(cut off)")
+    assert found.cpu.count
+
+
+def test_the_script_without_room_for_an_answer(tmp_path: Path) -> None:
+    program(tmp_path, "nvidia-smi", "exit 0")
+    program(tmp_path, "mktemp", "exit 1")
+    assert "no room in /tmp" in run(tmp_path).driver.smi
 
 
 def test_the_script_with_an_nvidia_smi_that_works(tmp_path: Path) -> None:
