@@ -54,7 +54,7 @@ def forecast(plan: Plan, survey: Survey, why: str = "") -> Forecast:
     version = str(plan.engine.spec["version"])
     old = survey.current.partition("-")[0]
     packages = [f"{name}: to be installed" for name in plan.packages if survey.packages and name not in survey.packages]
-    if survey.current != plan.release:
+    if old != version:
         packages.append(f"vLLM {old or 'none'} -> {version}")
     if driver_action(plan.settings, plan.platform, survey) != "none":
         packages.append(f"NVIDIA driver {survey.driver.version or 'none'}: kept")
@@ -87,7 +87,7 @@ def forecast(plan: Plan, survey: Survey, why: str = "") -> Forecast:
 def _time(plan: Plan, survey: Survey, build: bool) -> tuple[float | None, str]:
     switch = 1.0 * (len(plan.settings.instance_ports) + 1) if survey.current != plan.release else 0.0
     if not build:
-        return switch, "about a minute a start (measured on 2 cores)"
+        return switch, "a minute a start, measured on 2 cores"
     if plan.settings.vllm_precompiled:
         return 2.5 + switch, "measured on 2 cores with kernels from a wheel"
     if plan.platform.build_core_minutes is None:
