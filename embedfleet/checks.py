@@ -90,6 +90,16 @@ def disk_problems(plan: Plan, survey: Survey) -> list[Problem]:
     return []
 
 
+def _checked(settings: Settings) -> str:
+    model = MODELS.get(settings.model_id)
+    known = len(model.sha256) if model and not settings.model_sha256 else 0
+    return (
+        f"{known} files are checked against publicly known contents, the others as the server lists them"
+        if known
+        else "the server's own checksums are trusted"
+    )
+
+
 def _warnings(host: str, settings: Settings, platform: Platform, survey: Survey) -> list[Problem]:
     found = []
 
@@ -101,7 +111,7 @@ def _warnings(host: str, settings: Settings, platform: Platform, survey: Survey)
     if not settings.model_sha256 or settings.model_revision in ("master", "main"):
         warn(
             "model_sha256",
-            f"{settings.model_id}@{settings.model_revision} is not pinned: the server's own checksums are trusted",
+            f"{settings.model_id}@{settings.model_revision} is not pinned: {_checked(settings)}",
             "pin model_revision and model_sha256 (docs/first-deploy.md)",
         )
     for reason in survey.reboot:

@@ -20,8 +20,17 @@ Every kind of host, what the deploy does there, and how each value is known. Gen
 container or another card. *verified*: on that hardware. A row is worth its weakest value. **No row has been verified on Grace
 or Power hardware.**
 
+This version does not do all of it yet: it installs no driver and no CUDA toolkit, no wheels (`install` must be source), and builds
+nothing but vLLM from source (flags of other components). Where a row needs that, the host is refused and told so.
+
 A host's row comes from PCI ids, GPU names and SoC ids. CPU facts alone prove nothing (Graviton4 and Axion have Grace's core)
 and DMI names differ by maker: such a host is *undecided*, and the operator names its row: `platform = "grace-cpu"`.
+
+"""
+
+
+_SOURCES = """OGKM: supported GPUs in the README of NVIDIA/open-gpu-kernel-modules (R550, R615). PCIIDS: pci.ids of pciutils/pciids. KERN:
+drivers/vfio/pci/nvgrace-gpu/main.c of Linux. A star: the capability of the chip is taken for a variant of it.
 
 """
 
@@ -102,6 +111,7 @@ def page() -> str:
             for name, (label, value) in _values(row).items()
         )
     text += "\n## GPUs by PCI device id (vendor 10de)\n\n| id | GPU | compute capability | row | source |\n|---|---|---|---|---|\n"
+    text = text.replace("| id | GPU |", _SOURCES + "| id | GPU |")
     for number, gpu in GPUS.items():
         row_name = gpu.row or ("refused" if gpu.refused else "arm-gpu, x86-gpu")
         if gpu.capability and float(gpu.capability) < MIN_CAPABILITY:

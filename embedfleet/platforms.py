@@ -152,7 +152,7 @@ _ALL = {
     "python": _read("vLLM 0.32, 0.33 metadata: >=3.11,<3.15; conda lock files here are 3.11"),
     "vllm": _read("the newest whose build, start and upgrade the project has run (on x86_64)"),
     "vllm_works": _read("vLLM's metadata and CMake files of 0.32 and 0.33"),
-    "install": _read("DESIGN.md"),
+    "install": _read("the project's design: source where nothing speaks against it"),
     "serve_env": _read("vLLM 0.33 envs.py"),
     "requirements": _read("files/locks"),
     "indexes": _read("requirements/cpu.txt of vLLM 0.33; torch's and IBM's indexes"),
@@ -166,7 +166,7 @@ _ALL = {
     "engine_gib": _read("sizes of the wheels, twice"),
     "notes": _read("vLLM's and NVIDIA's issue trackers"),
 }
-_CUDA = _ALL | {"threads": _read("one engine per GPU; CUDA_DEVICE_ORDER as the NVIDIA tools count")}
+_CUDA = _ALL | {"threads": _read("CUDA_DEVICE_ORDER as the NVIDIA tools count")}
 _CPU = _ALL | {
     "capability": _read("no GPU"),
     "arch_list": _read("no GPU"),
@@ -213,7 +213,7 @@ def _cuda(
         install=install,
         serve_env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(env or {})},
         requirements=f"files/locks/engine-{{version}}-cuda-{machine}.lock",
-        threads="all cores; one engine per GPU",
+        threads="all cores; instances are not bound to GPUs yet",
         page_size=page_size,
         gpu_memory_utilization=utilization,
         build_core_minutes=1650.0,
@@ -402,7 +402,7 @@ PLATFORMS: dict[str, Platform] = {
             driver=DriverPolicy("install"),
             notes="the arch list comes from the card; Fabric Manager only with NVSwitch",
             known={
-                "dtype": Known("run", "vLLM 0.24 wheel on an H200: shared/knowledge/h200.md"),
+                "dtype": Known("run", "vLLM 0.24 from its wheel on an H200"),
                 "arch_list": _read("the card's capability, embedfleet/gpus.py"),
             },
         ),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from embedfleet.facts.survey import Survey
-from embedfleet.gpus import GPUS, blackwell
+from embedfleet.gpus import GPUS, VFIO, blackwell
 from embedfleet.models import MODELS
 from embedfleet.platforms import Platform
 from embedfleet.problems import Problem
@@ -123,6 +123,9 @@ def _gpu(settings: Settings, platform: Platform, survey: Survey, _: Sources) -> 
         yield _no("host", f"nvcc is {nvcc}, torch and the wheels are built with CUDA 13", f"install {platform.toolkit}", source="vLLM 0.33 envs.py:91; vllm#36099")  # fmt: skip
     elif not nvcc and driver_action(settings, platform, survey) == "keep" and settings.install != "wheel":
         yield _no("host", "there is no nvcc, and vLLM is built from source", f"install {platform.toolkit}")
+    count = max(len(survey.gpus), len([gpu for gpu in survey.pci or () if gpu.driver not in VFIO]))
+    if count > 1:
+        yield _no("instance_ports", f"{count} GPUs, and instances are not bound to one yet", "set CUDA_VISIBLE_DEVICES in serve_env to choose the one", matters="every instance takes the first GPU", fatal=False)  # fmt: skip
     if not platform.arch_list and not capabilities(survey):
         yield _no(
             "platform",
@@ -180,7 +183,7 @@ def _driver(settings: Settings, platform: Platform, survey: Survey, _: Sources) 
         yield _no(
             "driver",
             f"the driver is kept, and nvidia-smi {_smi(driver.smi)}",
-            "repair the driver on the host, or set driver = 'install'",
+            "repair the driver on the host; this version of embedfleet installs none",
         )
     elif driver.branch is not None and driver.branch < floor:
         yield _no("driver", f"driver {driver.version} is kept, and these wheels need branch {floor}", "update the driver with the vendor's tools", source="vLLM gpu.cuda.inc.md:346")  # fmt: skip
@@ -211,11 +214,16 @@ def _libraries(settings: Settings, platform: Platform, survey: Survey, _: Source
         yield _no(
             "host",
             f"glibc {survey.glibc} is older than {wanted}, which the wheels on {platform.machine} need",
-            "use Ubuntu 22.04, Debian 12, RHEL 9 or newer",
+            "use a newer system: Ubuntu 24.04 or Debian 13",
             source="tilelang has manylinux_2_34 wheels alone on aarch64 (vLLM docker/Dockerfile:229-233); vllm#30065, #48540",
         )
     if (settings.install if settings.install != "platform" else platform.install) == "wheel":
-        yield _no("install", "wheels are not installed by this version of embedfleet yet", "set install to source")
+        yield _no(
+            "install",
+            "wheels are not installed by this version of embedfleet yet",
+            "set install to source",
+            source="on GB10 source builds broke repeatedly: vllm#36835, PR#38484",
+        )
 
 
 def _python(settings: Settings, platform: Platform, _: Survey, sources: Sources) -> Found:
@@ -237,7 +245,7 @@ def _python(settings: Settings, platform: Platform, _: Survey, sources: Sources)
         yield _no(
             "conda_lock",
             f"its Python is {found[1]}, vLLM {version} needs {known.python[0]} or newer, under {known.python[1]}",
-            f"make conda-lock SUBDIR={platform.conda_subdir} with another Python",
+            f"python -m embedfleet.conda_lock CHANNEL {platform.conda_subdir} FILE 'python {known.python[0]}.*'",
             source=f"metadata of vLLM {version}",
         )
 

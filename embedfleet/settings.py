@@ -83,7 +83,9 @@ class Settings(_Strict):
     vllm_version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+(\.post\d+)?$")] | None = Field(
         None, description="vLLM release; None: the platform row's"
     )
-    install: Literal["platform", "source", "wheel"] = Field("platform", description="how vLLM gets there")
+    install: Literal["platform", "source", "wheel"] = Field(
+        "platform", description="how vLLM gets there; wheels are refused for now"
+    )
     vllm_git_url: str = Field("https://github.com/vllm-project/vllm.git", description="repository or mirror")
     vllm_git_ref: str | None = Field(None, description="tag to build; None: v<vllm_version>")
     vllm_commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")] | None = Field(
@@ -104,7 +106,7 @@ class Settings(_Strict):
     tools_requirements: str = Field("files/locks/tools.lock", description="lock of the host's own tools")
     # --- driver -----------------------------------------------------------------------------------------------------
     driver: Literal["platform", "install", "keep"] = Field(
-        "platform", description="NVIDIA's driver; platform: its row's"
+        "platform", description="NVIDIA's driver; checked, not installed yet"
     )
     driver_branch: int | None = Field(None, ge=400, le=999, description="driver branch; None: the platform row's")
     kernel_modules: Literal["open", "proprietary"] = Field("open", description="flavour of NVIDIA's kernel modules")

@@ -95,7 +95,7 @@ def test_what_is_refused_is_told_before_the_first_change_and_last(tmp_path: Path
     assert run.code == 1
     first, last = run.err.index("FAILED   @fake/graviton"), run.err.rindex("FAILED   @fake/graviton")
     assert first < run.err.index("Starting operation") < last, "the others go on"
-    assert run.err.count("is not pinned: the server's own checksums are trusted") == 1, "a warning is told once"
+    assert run.err.count("is not pinned: ") == 1, "a warning is told once"
 
 
 def test_one_refused_host_can_stop_all(tmp_path: Path) -> None:
