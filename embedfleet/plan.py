@@ -222,7 +222,8 @@ def serve_args(settings: Settings, platform: Platform, model: Model) -> list[str
     if settings.api_server_count > 1:
         args += ["--api-server-count", str(settings.api_server_count)]
     args += ["--disable-access-log-for-endpoints", "/health,/metrics"]
-    for name, value in sorted((name.removeprefix("--"), value) for name, value in settings.serve_args.items()):
+    for name, value in sorted(settings.serve_args.items(), key=lambda pair: pair[0].removeprefix("--")):
+        name = name.removeprefix("--")
         if value is True:
             args.append(f"--{name}")
         elif value is not False:

@@ -260,6 +260,14 @@ def test_warnings_do_not_refuse() -> None:
     assert any("64 KiB are advised" in reason for reason in told)
 
 
+def test_a_flag_with_and_without_dashes() -> None:
+    args = plan("x86-cpu", serve_args={"seed": 1, "--pooler-config.task": "embed", "--seed": "2"}).release_part.spec[
+        "serve"
+    ]["args"]
+    assert "--pooler-config.task" in args
+    assert not [arg for arg in args if arg.startswith("----")]
+
+
 _SETTINGS = st.fixed_dictionaries(
     {},
     optional={
