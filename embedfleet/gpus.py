@@ -3,7 +3,7 @@
 Sources: OGKM is the table of supported GPUs in the README of NVIDIA/open-gpu-kernel-modules (releases 550 and 615);
 PCIIDS is pci.ids of pciutils/pciids (commit 006181e2); KERN is drivers/vfio/pci/nvgrace-gpu/main.c of Linux, which lists
 Grace's GPUs. Capabilities: NVIDIA's list of CUDA GPUs, as mirrored publicly; "*" where the chip's is taken for a variant.
-All read (2026-11-30); no id was seen on hardware by the project.
+All read (2026-11-30); on hardware the project saw 2335 alone (H200: id, name, capability).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ GPUS: dict[str, GpuModel] = {
     "2329": GpuModel("H20", "9.0", "OGKM*"),
     "2330": GpuModel("H100 80GB HBM3", "9.0", "OGKM"),
     "2331": GpuModel("H100 PCIe", "9.0", "OGKM"),
-    "2335": GpuModel("H200", "9.0", "OGKM"),
+    "2335": GpuModel("H200", "9.0", "OGKM; seen on the card 2026-11-30"),
     "233b": GpuModel("H200 NVL", "9.0", "OGKM"),
     "2339": GpuModel("H100 94GB", "9.0", "OGKM"),
     "2901": GpuModel("B200", "10.0", "OGKM"),

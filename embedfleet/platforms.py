@@ -403,6 +403,7 @@ PLATFORMS: dict[str, Platform] = {
             notes="the arch list comes from the card; Fabric Manager only with NVSwitch",
             known={
                 "dtype": Known("run", "vLLM 0.24 from its wheel on an H200"),
+                "capability": Known("verified", "an H200: survey, nvidia-smi and PCI id agree; other cards are read"),
                 "arch_list": _read("the card's capability, embedfleet/gpus.py"),
             },
         ),

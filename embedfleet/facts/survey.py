@@ -22,7 +22,8 @@ PATHS = ("/opt", "/var", "/tmp")
 
 # Section by section, each followed by what its command prints; a missing command leaves its section empty.
 # Only POSIX sh, /proc and /sys are taken for granted: minimal images have no lscpu, lspci, ss, timeout or python3.
-# `read` in place of cat where it does, since a fork is a millisecond and a bus has a hundred devices.
+# `read` in place of cat where it does, since a fork is a millisecond and a bus has a hundred devices; not for CPU lists,
+# which the kernel does not give byte by byte, as dash reads (they came back empty from a machine with Ubuntu 24.04).
 _SCRIPT = r"""
 export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin:/usr/local/cuda/bin"
 s() { printf '\n@@%s\n' "$1"; }
@@ -42,8 +43,8 @@ s machine; uname -m; s kernel; uname -r; s pagesize; getconf PAGESIZE 2>/dev/nul
 s os; cat /etc/os-release 2>/dev/null; s dgx; [ -r /etc/dgx-release ] && grep -E '^DGX_(NAME|PLATFORM|SWBUILD_VERSION|OTA_VERSION)=' /etc/dgx-release
 s cpu; grep -E '^(model name|cpu|revision|CPU implementer|CPU part)[[:space:]]*:' /proc/cpuinfo 2>/dev/null | sort -u | head -c 8192
 s cores; grep -c -E '^processor[[:space:]]*:' /proc/cpuinfo 2>/dev/null
-s siblings; f /sys/devices/system/cpu/cpu0/topology/thread_siblings_list; s smt; f /sys/devices/system/cpu/smt/control
-s numa; for d in /sys/devices/system/node/node[0-9]*; do [ -d "$d" ] && echo "${d##*/}|$(f "$d/cpulist")|$(f "$d/meminfo")"; done
+s siblings; cat /sys/devices/system/cpu/cpu0/topology/thread_siblings_list 2>/dev/null; s smt; f /sys/devices/system/cpu/smt/control
+s numa; for d in /sys/devices/system/node/node[0-9]*; do [ -d "$d" ] && echo "${d##*/}|$(cat "$d/cpulist")|$(f "$d/meminfo")"; done 2>/dev/null
 s memory; n=0; while [ $n -lt 5 ] && read -r l; do echo "$l"; n=$((n+1)); done </proc/meminfo
 s glibc; getconf GNU_LIBC_VERSION 2>/dev/null
 s product; f /sys/class/dmi/id/product_name; s vendor; f /sys/class/dmi/id/sys_vendor
@@ -62,7 +63,7 @@ s nouveau; [ -d /sys/module/nouveau ] && echo loaded
 s secureboot; if [ -d /sys/firmware/efi ]; then od -An -tu1 -j4 -N1 /sys/firmware/efi/efivars/SecureBoot-* 2>/dev/null
   elif [ -e /proc/device-tree/ibm,secureboot/os-secureboot-enforcing ]; then echo 1; else echo none; fi
 s compilers; for c in gcc g++; do v=$($c -dumpfullversion 2>/dev/null) && echo "$c $v"; done
-  v=$(nvcc --version 2>/dev/null) && echo "nvcc ${v##*release }"; for d in /opt/rh/gcc-toolset-*; do [ -d "$d" ] && echo "${d##*/} there"; done
+  command -v nvcc >/dev/null && nvcc --version 2>/dev/null | sed -n 's/.*release /nvcc /p'; for d in /opt/rh/gcc-toolset-*; do [ -d "$d" ] && echo "${d##*/} there"; done
 s runtimes; for c in docker containerd podman crio; do command -v $c >/dev/null && echo "$c there"; done
 s reboot; [ -e /run/reboot-required ] && cat /run/reboot-required /run/reboot-required.pkgs 2>/dev/null
 s kernels; for d in /lib/modules/*; do [ -d "$d" ] && echo "${d##*/}"; done

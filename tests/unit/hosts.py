@@ -1,7 +1,7 @@
 """What the survey prints on hosts that the project does not have.
 
 Written from the vendors' documented formats and public captures (docs/platform-matrix.md names the sources), not recorded on
-such hosts by the project; the x86_64 container's is real.
+such hosts by the project. "H200" is recorded: a virtual machine with one card, 2026-11-30.
 """
 
 from __future__ import annotations
@@ -150,11 +150,27 @@ HOSTS: dict[str, dict[str, str]] = {
     },
 }
 
+HOSTS["H200"] = {
+    "machine": "x86_64",
+    "kernel": "6.18.44-fc-v657-gpu",
+    "cpu": "model name\t: Intel(R) Xeon(R) Processor",
+    "cores": "16",
+    "smt": "notsupported",
+    "memory": "MemTotal:       131981020 kB\nMemFree:        130733836 kB\nMemAvailable:   131487768 kB",
+    "virt": "",
+    "pci": "bus\n0000:00:06.0 0x10de 0x2335 0x030200 nvidia",
+    "smi": "00000000:00:06.0, NVIDIA H200, 9.0, 143771, 40, Enabled\n@rc=0",
+    "banner": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (nixbld@)",
+    "module": "580.159.04",
+    "compilers": "gcc 13.3.0\ng++ 13.3.0\nnvcc 13.0, V13.0.88",
+}
+
 ROWS = {
+    "H200": "x86-gpu",
     "gh200 without a driver": "gh200",
     "power11 that says POWER10": "power10",
     "power11": "power10",
-    **{name: name for name in HOSTS if " " not in name and name != "power11"},
+    **{name: name for name in HOSTS if " " not in name and name not in ("power11", "H200")},
 }
 
 # Hosts that get no row: name -> (sections, a word of the reason).

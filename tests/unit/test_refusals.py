@@ -54,6 +54,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "gb10": {"arch": "12.1", "dtype": "float16", "cuda": True},
     "arm-gpu": {"arch": "8.6", "dtype": "float16", "cuda": True},
     "x86-gpu": {"arch": "9.0", "dtype": "float16", "cuda": True},
+    "H200": {"arch": "9.0", "dtype": "float16", "cuda": True},
     "grace-cpu": {"dtype": "bfloat16"},
     "power9": {"dtype": "float32", "flags": "-mcpu=power9 -mtune=power9"},
     "power10": {"dtype": "bfloat16", "flags": "-mcpu=power10 -mtune=power10"},

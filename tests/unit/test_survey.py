@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embedfleet.facts.cpu import width
 from embedfleet.facts.gpu import Gpu
 from embedfleet.facts.survey import _SCRIPT, Survey, parse
 from embedfleet.facts.system import flavour
@@ -186,6 +187,10 @@ def test_the_script_on_this_machine(tmp_path: Path) -> None:
     assert found.cpu.count
     assert found.free_mib["/opt"]
     assert found.init
+    for node in found.cpu.nodes:
+        assert node.cpus == Path(f"/sys/devices/system/node/node{node.id}/cpulist").read_text().strip()
+    siblings = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
+    assert not siblings.exists() or found.cpu.threads == width(siblings.read_text())
 
 
 def test_the_script_with_an_nvidia_smi_that_hangs(tmp_path: Path) -> None:
