@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from embedfleet.generated import write_or_check
 from embedfleet.gpus import GPUS
 from embedfleet.platforms import PLATFORMS, Known, Platform
 from embedfleet.stack import MIN_CAPABILITY, VERSIONS
@@ -120,16 +121,5 @@ def page() -> str:
     return text
 
 
-def main() -> int:
-    """Write the page, or with --check say whether it is current."""
-    if "--check" in sys.argv:
-        if PAGE.read_text(encoding="utf-8") == page():
-            return 0
-        print("docs/platform-matrix.md is not current: make docs", file=sys.stderr)
-        return 1
-    PAGE.write_text(page(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page))

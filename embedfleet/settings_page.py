@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from embedfleet.generated import write_or_check
 from embedfleet.settings import Settings
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
@@ -55,16 +56,5 @@ def page() -> str:
     return text
 
 
-def main() -> int:
-    """Write the page, or with --check say whether it is current."""
-    if "--check" in sys.argv:
-        if PAGE.read_text(encoding="utf-8") == page():
-            return 0
-        print("docs/settings.md is not current: make docs", file=sys.stderr)
-        return 1
-    PAGE.write_text(page(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page))
