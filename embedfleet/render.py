@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from embedfleet.facts.state import ROOT
+from embedfleet.facts.state import ROOT, FileState
 from embedfleet.platforms import Platform
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
@@ -40,6 +40,11 @@ class ManagedFile:
     def sha256(self) -> str:
         """sha256 of the content, hex."""
         return hashlib.sha256(self.content.encode()).hexdigest()
+
+    @property
+    def state(self) -> FileState:
+        """What the file on the host is when it is right."""
+        return FileState(self.sha256, self.mode, f"{self.owner}:{self.group}")
 
 
 # No autoescape: these are unit files and nginx configuration, not HTML.

@@ -104,11 +104,7 @@ def _drift(plan: Plan, files: Mapping[str, FileState], state: Mapping[str, Any])
     found = []
     if state.get("current") != plan.release:
         found.append(f"release: the settings give {plan.release}")
-    other = [
-        file.path
-        for file in plan.files
-        if files.get(file.path) != FileState(file.sha256, file.mode, f"{file.owner}:{file.group}")
-    ]
+    other = [file.path for file in plan.files if files.get(file.path) != file.state]
     if other:
         found.append(f"files: {', '.join(other[:3])}{f' and {len(other) - 3} more' if len(other) > 3 else ''}")
     if state.get("rollout"):

@@ -13,7 +13,7 @@ from pyinfra import host
 from pyinfra.api import FileUploadCommand, QuoteString, StringCommand, operation
 from pyinfra.api.command import PyinfraCommand
 
-from embedfleet.facts.state import FileState, FileStates
+from embedfleet.facts.state import FileStates
 from embedfleet.render import ManagedFile
 
 _SUFFIX = ".embedfleet-new"
@@ -27,7 +27,7 @@ def managed(files: Sequence[ManagedFile]) -> Generator[PyinfraCommand, None, Non
     + files: the files
     """
     current = host.get_fact(FileStates, paths=[file.path for file in files])
-    stale = [f for f in files if current.get(f.path) != FileState(f.sha256, f.mode, f"{f.owner}:{f.group}")]
+    stale = [f for f in files if current.get(f.path) != f.state]
     if not stale:
         host.noop(f"{len(files)} files are right")
         return
