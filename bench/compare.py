@@ -97,7 +97,7 @@ def variables(plan: Plan, inputs: Path) -> dict[str, Any]:
         "managed_files": [
             {"path": file.path, "mode": file.mode, "owner": file.owner, "group": file.group} for file in plan.files
         ],
-        "packages": list(plan.packages),
+        "packages": list(plan.system.packages),
         "certificates": list(plan.certificates),
         "parts": [
             {

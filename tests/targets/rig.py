@@ -1,4 +1,4 @@
-"""The test rig's command line: `python -m tests.targets.rig {up,mirror,down,clean,info,reset,exec}`."""
+"""The test rig's command line: `python -m tests.targets.rig {up,mirror,down,clean,info,reset,present,drive,exec}`."""
 
 from __future__ import annotations
 
@@ -12,29 +12,38 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from tests.targets.conda import ensure_channel
+from tests.targets.conda import SUBDIRS, ensure_channel
 from tests.targets.containers import (
     Served,
     address,
+    await_target,
+    create_target,
     ensure_key,
     ensure_mirror,
     ensure_network,
-    ensure_target,
     host_keys,
     inspect,
 )
+from tests.targets.distro_rpms import ensure_distro_rpms
+from tests.targets.emulation import remove_emulation
 from tests.targets.engine import docker, docker_words, ensure_engine
 from tests.targets.gitrepo import VERSION, commit_of, ensure_sdist, ensure_vllm_repo
+from tests.targets.hardware import HARDWARE, drive
 from tests.targets.host import RigError, cache_dir, ensure_tool, lock, say
-from tests.targets.image import ensure_image, ensure_mirror_image, mirror_tag, target_tag
+from tests.targets.image import RECIPES, ensure_image, ensure_mirror_image, mirror_tag, target_tag
 from tests.targets.info import read_info
 from tests.targets.models import ensure_models
 from tests.targets.naming import CHECKOUT, MIRROR_PORT, TARGETS, Names, names
+from tests.targets.standin.make import MODEL, ensure_standin
 from tests.targets.wheelhouse import checksum, ensure_wheelhouse
 
 #: The pip lock files whose wheels the mirror serves (relative to the checkout).
 LOCKS = ("files/locks/tools.lock", "files/locks/engine-*-cpu-x86_64.lock")
+
+#: Architectures of the targets, as `uname -m` has them.
+MACHINES = ("x86_64", "aarch64", "ppc64le")
 
 SITE_CA = Path("/usr/local/share/ca-certificates")
 
@@ -44,13 +53,14 @@ def mirror(rig: Names, locks: list[Path]) -> dict[str, Any]:
     ensure_tool("git", "git")
     ensure_engine()
     image = ensure_mirror_image()
+    standin = ensure_standin()
+    wanted = {path: MACHINES if path.name == "tools.lock" else ("x86_64",) for path in locks or _locks()}
     served = Served(
-        wheelhouse=(
-            house := ensure_wheelhouse(locks or [path for name in LOCKS for path in sorted(CHECKOUT.glob(name))])
-        ),
-        models=ensure_models(cache_dir()),
-        conda=(channel := ensure_channel(image))[0],
-        repository=(repository := ensure_vllm_repo(ensure_sdist())),
+        wheelhouse=(house := ensure_wheelhouse(wanted, standin.wheels)),
+        models=(ensure_models(cache_dir()), standin.models),
+        conda=(channel := ensure_channel(image)),
+        repositories=((repository := ensure_vllm_repo(ensure_sdist())), standin.repository),
+        rpms=ensure_distro_rpms(image),
     )
     ensure_network(rig.network)
     ip = ensure_mirror(rig, image, served)
@@ -67,9 +77,25 @@ def mirror(rig: Names, locks: list[Path]) -> dict[str, Any]:
             "next_tag": f"{tag}.post1",
             "next_commit": commit_of(repository, f"{tag}.post1"),
         },
-        "conda": {"lock": str(channel[1]) if channel[1] else None},
+        "conda": {"locks": {subdir: str(channel / f"conda-{subdir}.lock") for subdir in SUBDIRS}},
         "kernels": kernels(house, f"http://{rig.mirror}:{MIRROR_PORT}"),
+        "standin": {
+            "git": f"git://{rig.mirror}/{standin.repository.name}",
+            "commit": commit_of(standin.repository, tag),
+            "lock": str(standin.lock),
+            "kernels": {
+                "url": f"http://{rig.mirror}:{MIRROR_PORT}/wheels/{quote(standin.wheels[1].name)}",
+                "sha256": checksum(house, house / "wheels" / standin.wheels[1].name),
+            },
+            "model": MODEL,
+            "known": standin.known,
+            "sha256": standin.sha256,
+        },
     }
+
+
+def _locks() -> list[Path]:
+    return [path for name in LOCKS for path in sorted(CHECKOUT.glob(name))]
 
 
 def kernels(house: Path, url: str) -> dict[str, str]:
@@ -78,15 +104,27 @@ def kernels(house: Path, url: str) -> dict[str, str]:
     return {"url": f"{url}/wheels/{wheel.name}", "sha256": checksum(house, wheel)}
 
 
-def targets(rig: Names) -> dict[str, Any]:
-    """Run the target containers; their part of rig.json, and known_hosts."""
+def targets(rig: Names, hardware: dict[str, str] | None = None) -> dict[str, Any]:
+    """Run the target containers; their part of rig.json, and known_hosts.
+
+    :param hardware: what some present themselves as in place of what naming.py says
+    """
     key = ensure_key(rig.state)
     known_hosts = rig.state / "known_hosts"
     public_key = key.with_suffix(".pub").read_text()
+    shown = {**{host: target.hardware for host, target in TARGETS.items()}, **(hardware or {})}
+    images = {host: ensure_image(target.image) for host, target in TARGETS.items()}
+    created = {host: create_target(rig, host, images[host], public_key, shown[host]) for host in TARGETS}
     hosts = {}
-    for host, arch in TARGETS.items():
-        ensure_target(rig, host, ensure_image(arch), public_key)
-        hosts[host] = {"container": rig.target(host), "ip": address(rig.target(host), rig.network), "arch": arch}
+    for host, target in TARGETS.items():  # they boot side by side
+        await_target(rig, host, created[host])
+        hosts[host] = {
+            "container": rig.target(host),
+            "ip": address(rig.target(host), rig.network),
+            "image": target.image,
+            "hardware": shown[host],
+            "folder": str(rig.hardware(host)),
+        }
     # Each time: a container of the same name and address may be a new one, with keys of its own.
     lines = [line for entry in hosts.values() for line in host_keys(entry["container"], entry["ip"])]
     known_hosts.write_text("\n".join(lines) + "\n")
@@ -112,10 +150,13 @@ def up(rig: Names, locks: list[Path]) -> None:
     write_info(rig, **mirror(rig, locks), **targets(rig))
 
 
-def reset(rig: Names) -> None:
+def reset(rig: Names, hosts: list[str]) -> None:
     """Fresh targets; the mirror goes on."""
     ensure_engine()
-    for host in TARGETS:
+    unknown = sorted(set(hosts) - set(TARGETS))
+    if unknown:
+        raise RigError(f"no target is called {', '.join(unknown)}", f"there are {', '.join(TARGETS)}")
+    for host in hosts or TARGETS:
         _remove_later(rig.target(host))
     ensure_network(rig.network)
     write_info(rig, **targets(rig))
@@ -138,11 +179,12 @@ def clean(rig: Names) -> None:
     """`down`, this rig's state, and the images unless another checkout uses them. Downloads stay: they are shared."""
     down(rig)
     shutil.rmtree(rig.state, ignore_errors=True)
-    for arch in TARGETS.values():
-        for tag in (mirror_tag(target_tag(arch)), target_tag(arch)):
-            done = subprocess.run([*docker_words(), "image", "rm", tag], capture_output=True, text=True)
-            if done.returncode != 0 and "no such image" not in done.stderr.lower():
-                say(f"kept {tag}: {done.stderr.strip()}")
+    for tag in (mirror_tag(target_tag("amd64")), *(target_tag(kind) for kind in RECIPES)):
+        done = subprocess.run([*docker_words(), "image", "rm", tag], capture_output=True, text=True)
+        if done.returncode != 0 and "no such image" not in done.stderr.lower():
+            say(f"kept {tag}: {done.stderr.strip()}")
+    if not any((cache_dir() / "rigs").iterdir()):
+        remove_emulation()  # another checkout's targets need it
 
 
 def execute(rig: Names, host: str, command: list[str]) -> int:
@@ -202,10 +244,18 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--lock", type=Path, action="append", default=[], help=f"a pip lock file (default: {', '.join(LOCKS)})"
         )
-    verbs.add_parser("reset", help="remove and recreate the targets (seconds)")
+    sub = verbs.add_parser("reset", help="remove and recreate targets (seconds)")
+    sub.add_argument("hosts", nargs="*", metavar="HOST", help="these alone")
     verbs.add_parser("down", help="remove containers and network")
     verbs.add_parser("clean", help="down, and remove images and this rig's state")
     verbs.add_parser("info", help="how to reach it").add_argument("--json", action="store_true")
+    sub = verbs.add_parser("present", help="have a target present other hardware; it is made anew")
+    sub.add_argument("host", choices=[host for host, target in TARGETS.items() if target.hardware])
+    sub.add_argument("hardware", choices=list(HARDWARE))
+    sub = verbs.add_parser("drive", help="change a value of presented hardware: drive grace gpu/0/temperature.gpu 91")
+    sub.add_argument("host", choices=[host for host, target in TARGETS.items() if target.hardware])
+    sub.add_argument("path")
+    sub.add_argument("value")
     sub = verbs.add_parser("exec", help="run a command in a target")
     sub.add_argument("host", choices=[*TARGETS, "mirror"])
     sub.add_argument("command", nargs=argparse.REMAINDER)
@@ -229,8 +279,12 @@ def main(argv: list[str] | None = None) -> int:
                     up(rig, args.lock)
                 case "mirror":
                     write_info(rig, **mirror(rig, args.lock))
+                case "present":
+                    write_info(rig, **targets(rig, {args.host: args.hardware}))
+                case "drive":
+                    drive(rig.hardware(args.host), args.path, args.value)
                 case "reset":
-                    reset(rig)
+                    reset(rig, args.hosts)
                 case "down":
                     down(rig)
                 case "clean":

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from embedfleetctl.common import BUILD_USER, Failure
+from embedfleetctl.common import BUILD_USER, Failure, run
 from embedfleetctl.make import as_builder, fresh, part_dir
 
 
@@ -27,12 +27,11 @@ def make(part: str, spec: dict[str, Any]) -> dict[str, Any]:
     lock = where / "requirements.lock"
     lock.write_text(spec["content_lock"], encoding="utf-8")
     try:
-        as_builder(["/usr/bin/python3", "-m", "venv", str(where / "venv")], cwd=where)
+        as_builder([spec["python"], "-m", "venv", "--without-pip", str(where / "venv")], cwd=where)
         as_builder(
             [
                 f"{where}/venv/bin/python",
-                "-m",
-                "pip",
+                str(pip(spec["python"])),
                 "install",
                 "--quiet",
                 "--no-cache-dir",
@@ -53,3 +52,17 @@ def make(part: str, spec: dict[str, Any]) -> dict[str, Any]:
             "check that the index can be reached from the host and holds the locked packages",
         ) from None
     return {"python": str(Path(where / "venv/bin/python"))}
+
+
+def pip(python: str) -> Path:
+    """Return the system's own pip, to be run out of its wheel: installing it first costs more than all it installs.
+
+    :raises Failure: where the system's Python brings no pip for virtual environments
+    """
+    ask = "import ensurepip as e, sysconfig as s; print(s.get_config_var('WHEEL_PKG_DIR') or '', e.__path__[0] + '/_bundled')"
+    for folder in run([python, "-I", "-c", ask]).stdout.split():
+        for wheel in sorted(Path(folder).glob("pip-*.whl")):
+            return wheel / "pip"
+    raise Failure(
+        "host", f"{python} brings no pip (ensurepip)", "install python3-venv, or the distribution's pip wheel"
+    )
