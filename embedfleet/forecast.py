@@ -53,7 +53,7 @@ def forecast(plan: Plan, survey: Survey, why: str = "") -> Forecast:
     version = str(plan.engine.spec["version"])
     old = survey.current.partition("-")[0]
     packages = [
-        f"{name}: to be installed" for name in plan.system.packages if survey.packages and name not in survey.packages
+        f"{name}: to be installed" for name in plan.system.packages if survey.managers and name not in survey.packages
     ]
     if old != version:
         packages.append(f"vLLM {old or 'none'} -> {version}")

@@ -96,7 +96,7 @@ SYSTEMS = (DEBIAN, RHEL9, RHEL10)
 def system_of(survey: Survey) -> System | None:
     """Return the family of a host's system; None for one that is not in the table."""
     family = {survey.os_id, *survey.os_like}
-    if "rhel" in family:
+    if family & {"rhel", "ol"}:  # Oracle says it is like Fedora
         return {"9": RHEL9, "10": RHEL10}.get(survey.os_version.partition(".")[0])
     # Debian's family, and whatever else brings apt: it was so before there was this table.
     return DEBIAN if "debian" in family or "apt-get" in survey.managers else None

@@ -11,6 +11,7 @@ from pyinfra.facts.deb import DebPackages
 from pyinfra.facts.rpm import RpmPackages
 from pyinfra.operations import apt, dnf
 
+from embedfleet.facts.installed import RECORD
 from embedfleet.facts.state import Accounts, TrustedCertificates
 from embedfleet.systems import System
 
@@ -26,20 +27,26 @@ def accounts_and_directories(
     + directories: path -> (octal mode, owner), parents before children
     """
     have: list[str] = host.get_fact(Accounts, users=list(users), directories=list(directories))
-    if any(f"user {user}" not in have for user in users):
-        yield StringCommand("systemd-sysusers /etc/sysusers.d/embedfleet.conf")
+    missing = [user for user in users if f"user {user}" not in have]
+    if missing:
+        # recorded before: an account that is not ours is never removed, one that is ours never forgotten
+        yield StringCommand(
+            f"set -e; mkdir -p {RECORD}; printf '%s\\n'", *(QuoteString(user) for user in missing), f">>{ACCOUNTS};",
+            "systemd-sysusers /etc/sysusers.d/embedfleet.conf",
+        )  # fmt: skip
     wrong = {p: want for p, want in directories.items() if f"dir {p} {want[0]} {want[1]}" not in have}
     for path, (mode, owner) in wrong.items():
         yield StringCommand(
             "install -d -m", mode, "-o", QuoteString(owner), "-g", QuoteString(owner), QuoteString(path)
         )
-    if not wrong and all(f"user {user}" in have for user in users):
+    if not wrong and not missing:
         host.noop(f"{len(users)} accounts and {len(directories)} directories are right")
 
 
+ACCOUNTS = f"{RECORD}/accounts.ours"
 # What was installed before a deploy added to it, and what deploys have added since: uninstall.py takes away the latter alone.
-BEFORE = "/var/lib/embedfleet/packages.before"
-OURS = "/var/lib/embedfleet/packages.ours"
+BEFORE = f"{RECORD}/packages.before"
+OURS = f"{RECORD}/packages.ours"
 LIST = {"apt": "dpkg-query -W -f '${Package}\\n'", "dnf": "rpm -qa --qf '%{NAME}\\n'"}
 
 # A run that lost its connection leaves dpkg half-configured: finish it. It may also leave apt at work on the host, as

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.targets.engine import docker
@@ -13,18 +14,18 @@ from tests.targets.image import ensure_tarball, target_tag
 from tests.targets.wheelhouse import pip_words, target_words
 
 BUILDER = Path(__file__).with_name("conda_channel.py")
-#: conda's name of a platform -> the image whose Python its package is made from.
-SUBDIRS = {"linux-64": "amd64", "linux-aarch64": "arm64", "linux-ppc64le": "ppc64el"}
+#: conda's name of a platform -> the image whose Python its package is made from; linux-64 is the builder's own.
+FOREIGN = {"linux-aarch64": "arm64", "linux-ppc64le": "ppc64el"}
 RATTLER = "py-rattler>=0.28,<0.29"
 
 
-def ensure_channel(image: str) -> Path:
-    """The channel's folder with a lock file for each platform, built once per content of the builder.
+def ensure_channel(image: str, subdirs: Sequence[str]) -> Path:
+    """The channel's folder with a lock file for each of these platforms, built once per content of the builder.
 
     It's built in a container of `image`: the linux-64 package is made from Python 3.11 and its shared libraries as the targets
     have them, and this machine may be an Ubuntu with another Python. The others' files are taken out of their images.
     """
-    foreign = {subdir: kind for subdir, kind in SUBDIRS.items() if kind != "amd64"}
+    foreign = {subdir: kind for subdir, kind in FOREIGN.items() if subdir in subdirs}
     parts = [BUILDER.read_text(), RATTLER, image, *(target_tag(kind) for kind in foreign.values())]
     channel = cache_dir() / "conda" / hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     if not channel.is_dir():
@@ -45,6 +46,7 @@ def _build(channel: Path, image: str, rattler: Path, foreign: dict[str, str]) ->
             root.mkdir(parents=True)
             run(["tar", "-xf", ensure_tarball(kind), "-C", root, "./usr/bin/python3.11", "./usr/lib/python3.11"])
         mounts = ["-v", f"{rattler}:/rattler:ro", "-v", f"{BUILDER}:/conda_channel.py:ro"]
+        roots.mkdir(exist_ok=True)
         mounts += ["-v", f"{work}:/channel", "-v", f"{roots}:/roots:ro", "-e", "PYTHONPATH=/rattler"]
         docker("run", "--rm", *mounts, image, "python3", "/conda_channel.py", "/channel", "/roots")
         if os.geteuid() != 0:  # the container's root wrote it

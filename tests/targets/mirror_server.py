@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
-STATIC = ("simple", "wheels", "conda")
+STATIC = ("simple", "wheels", "conda", "apt", "rpm")
 MODES = ("cut", "404", "503", "slow", "corrupt")
 CHUNK = 64 * 1024
 TYPES = {".html": "text/html", ".json": "application/json", ".yaml": "application/yaml", ".yml": "application/yaml"}
@@ -148,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
         elif path.startswith("/api/v1/"):
             self._modelscope(path)
         else:
-            self._json(404, {"error": f"nothing at {path}; there are /simple/ /wheels/ /conda/ /api/v1/"})
+            self._json(404, {"error": f"nothing at {path}; there are /simple/ /wheels/ /conda/ /apt/ /rpm/ /api/v1/"})
 
     # ---- the mirror's own routes
 

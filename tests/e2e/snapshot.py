@@ -1,0 +1,51 @@
+"""What a host has, so that two moments can be compared: packages, accounts, units, files."""
+
+from __future__ import annotations
+
+import re
+
+from tests.e2e.fleet import Fleet
+
+#: What may differ although nothing of ours is left, each with its reason.
+EXPECTED = {
+    r"/var/log/": "logs tell what was done",
+    r"/var/cache/": "caches of apt, dnf, fontconfig and ldconfig",
+    r"/var/lib/(apt|dnf|dpkg|rpm)/": "package managers' own books; the packages themselves are compared",
+    r"/var/lib/systemd/": "timers' stamps and the random seed",
+    r"/etc/(passwd|group|shadow|gshadow|subuid|subgid)-$": "backups that the account tools leave",
+    r"/etc/(passwd|group|shadow|gshadow)$": "compared by getent; their date moves",
+    r"/etc/\.pwd\.lock$": "lock of the account tools",
+    r"/etc/ld\.so\.cache$": "the loader's cache",
+    r"/__pycache__(/|$)": "bytecode of the system's Python",
+    r"/etc/machine-id$": "written once, at the first boot",
+    r"/etc/ssl/certs(/|$)|/etc/pki/ca-trust/extracted/": "built again from the same authorities; compared by content",
+}
+
+_SCRIPT = r"""
+export LC_ALL=C
+{ command -v dpkg-query >/dev/null && dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\n' || rpm -qa; } | sort | sed 's/^/package /'
+getent passwd | sed 's/^/account /'; getent group | sed 's/^/group /'
+systemctl list-unit-files --no-legend --no-pager | awk '{print "unit", $1, $2}' | sort
+systemctl list-units --all --plain --no-legend --no-pager 'embedfleet*' 'nginx*' | awk '{print "loaded", $1, $3}'
+cat /etc/ssl/certs/*.pem /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt 2>/dev/null | sha256sum | sed 's/^/trusted /'
+find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /rig \) -prune -o -printf 'file %p %y %m %u:%g %s %l\n' |
+  sed -E '/ d [0-7]+ /s/ [0-9]+ *$//'
+"""
+
+
+def snapshot(fleet: Fleet) -> set[str]:
+    """What the target has now, as lines."""
+    lines = fleet.on_target(_SCRIPT, limit=300).splitlines()
+    return {line.rstrip() for line in lines if not _expected(line)}
+
+
+def _expected(line: str) -> bool:
+    if not line.startswith("file "):
+        return False
+    path = line.split(" ")[1]
+    return any(re.search(pattern, path) for pattern in EXPECTED)
+
+
+def difference(before: set[str], after: set[str]) -> list[str]:
+    """Lines that came and went."""
+    return sorted([f"- {line}" for line in before - after] + [f"+ {line}" for line in after - before])
