@@ -7,18 +7,22 @@ ROOTS holds a folder for each other platform (linux-aarch64 ...), with usr/bin/p
 Debian's interpreter moves installs to local/lib/pythonX/dist-packages; the copy here goes without that patch, so
 that pip and uv install into PREFIX/lib/python3.11/site-packages as with any conda Python. The same input gives the
 same bytes: sorted members, fixed owner, mode and time. OUT_CHANNEL_DIR/conda-PLATFORM.lock names the package and its
-sha256 relative to the channel. Test equipment: the package needs this host's shared libraries (libssl, libffi, ...).
+sha256 relative to the channel. Made by Python 3.11, whose bytecode it brings. Test equipment: the package needs this host's shared libraries (libssl, libffi, ...).
 """
 
 from __future__ import annotations
 
 import asyncio
 import bz2
+import functools
 import hashlib
+import importlib.util
 import io
 import json
+import marshal
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import tarfile
@@ -67,6 +71,20 @@ def unpatched(relative: str, data: bytes) -> bytes | None:
     return text.encode() if changes else None
 
 
+@functools.cache
+def bytecode(source: bytes, name: str) -> bytes | None:
+    """Return a module's bytecode as real conda packages bring it, the same on every architecture; None for bad examples.
+
+    Without it every start of an engine compiles what it imports of the standard library: seconds under emulation.
+    """
+    try:
+        code = compile(source, name, "exec", dont_inherit=True, optimize=0)
+    except (SyntaxError, ValueError):  # lib2to3's test data and the like
+        return None
+    flags = struct.pack("<I", 0b01)  # by hash, and not checked: dates of unpacked files say nothing
+    return importlib.util.MAGIC_NUMBER + flags + importlib.util.source_hash(source) + marshal.dumps(code)
+
+
 def contents(root: Path) -> dict[str, tuple[int, bytes]]:
     """Return the package's files: path below the prefix -> (mode, bytes)."""
     files: dict[str, tuple[int, bytes]] = {"bin/python3.11": (0o755, (root / PYTHON).read_bytes())}
@@ -81,6 +99,9 @@ def contents(root: Path) -> dict[str, tuple[int, bytes]]:
         if data is not None:
             mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
             files[f"lib/python3.11/{relative}"] = (mode, data)
+            if relative.suffix == ".py" and (code := bytecode(data, f"lib/python3.11/{relative}")):
+                cached = relative.parent / "__pycache__" / f"{relative.stem}.cpython-311.pyc"
+                files[f"lib/python3.11/{cached}"] = (0o644, code)
     files["lib/python3.11/dist-packages/site-packages.pth"] = (0o644, SITE_PTH.encode())
     files["lib/python3.11/site-packages/README.txt"] = (0o644, b"Packages installed with pip or uv are here.\n")
     return files
