@@ -248,7 +248,11 @@ def _cpu(
 
 
 _OPEN = _read("R580 is LTS to 2028; open modules only: NVIDIA/cloud-native-docs PR#6; CUDA 13 needs R580")
-_POWER = {
+_EMULATED = {
+    field: Known("run", "emulated containers with presented hardware; vLLM itself by a stand-in (docs/testing.md)")
+    for field in ("machine", "conda_subdir")
+}
+_POWER = _EMULATED | {
     "build_env": _read("vLLM 0.33 cmake/cpu_extension.cmake:190-202, docker/Dockerfile.ppc64le:57-59"),
     "component_flags": _read("vLLM 0.33 docker/build_vllm_ppc64le.sh"),
     "indexes": _read("IBM's index as listed in ppc64le/pyeco (2026-08-20); torch up to 2.13"),
@@ -275,7 +279,7 @@ PLATFORMS: dict[str, Platform] = {
             products="NVIDIA MGX and OEM servers; DMI differs by maker",
             page_size=65536,
             notes="easiest of the Grace hosts: FlashAttention 3, native sm_90",
-            known={"driver": _OPEN},
+            known=_EMULATED | {"driver": _OPEN},
         ),
         _cuda(
             "gb200",

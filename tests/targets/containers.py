@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.targets import upstream
 from tests.targets.engine import docker, docker_words
 from tests.targets.hardware import HARDWARE, fakes, write
 from tests.targets.host import RigError, ensure_tool, run, say
@@ -119,7 +120,7 @@ def create_target(names: Names, host: str, image: str, public_key: str, hardware
     name = names.target(host)
     # before init: a run interrupted at any moment leaves no target without its key
     start = f"mkdir -p -m 700 /root/.ssh && (umask 077 && echo '{public_key.strip()}' > /root/.ssh/authorized_keys)"
-    if TARGETS[host].image == "rhel9":
+    if TARGETS[host].image == "rhel9" and not upstream.wanted():
         repository = (
             f"[rhel]\nname=RHEL 9 stand-in\nbaseurl=http://{names.mirror}:{MIRROR_PORT}/rpm/rhel9/x86_64\ngpgcheck=0\n"
         )

@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.targets import upstream
 from tests.targets.aptsource import AptSource, debian_source
 from tests.targets.emulation import ensure_emulation, native
 from tests.targets.engine import docker, docker_words
@@ -148,7 +149,18 @@ def mirror_tag(target: str) -> str:
 
 
 def ensure_image(kind: str = "amd64") -> str:
-    """A bare Debian with systemd and sshd as a Docker image; its tag."""
+    """A bare server with systemd and sshd as a Docker image; its tag. Debian's, or the distribution's own (upstream.py)."""
+    ensure_emulation(RECIPES[kind].arch)
+    if not upstream.wanted():
+        return ensure_debian(kind)
+    with lock(f"image-{kind}"):
+        if not _exists(upstream.tag(kind)):
+            upstream.build(kind, RECIPES[kind].arch != native())
+    return upstream.tag(kind)
+
+
+def ensure_debian(kind: str = "amd64") -> str:
+    """The image that is bootstrapped from Debian's packages; the mirror's is made of it too."""
     source = debian_source(SUITE)
     tag = target_tag(kind, source)
     if _exists(tag):
@@ -219,7 +231,7 @@ def _ca_hooks(source: AptSource) -> list[str]:
 
 def ensure_mirror_image() -> str:
     """The target's image plus what the mirror's container and the conda channel's builder need."""
-    target = ensure_image("amd64")
+    target = ensure_debian()
     tag = mirror_tag(target)
     if _exists(tag):
         return tag
