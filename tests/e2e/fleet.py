@@ -51,6 +51,7 @@ class Run:
 class Fleet:
     """One rig: a target of it, its mirror, and the command that people use.
 
+    :param bare: what the target had when it was bare; None where that was not seen
     :param target: the one that runs are limited to, where the inventory is the rig's; "" for all of `others`
     """
 
@@ -60,6 +61,7 @@ class Fleet:
     runs: int = field(default=0)
     target: str = "x86"
     others: tuple[str, ...] = ()
+    bare: set[str] | None = None
 
     @property
     def container(self) -> str:

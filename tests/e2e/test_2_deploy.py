@@ -115,6 +115,7 @@ def test_drift_is_repaired_by_an_operator_with_sudo(fleet: Fleet, tmp_path: Path
     again = ops.pyinfra("deploy.py", "-y", "--json")
     assert (again.code, again.changed) == (0, []), again.err
     assert fleet.on_target("ls /var/tmp | grep pyinfra", check=False) == ""
+    fleet.on_target("userdel -r ops 2>/dev/null; rm /etc/sudoers.d/ops")
 
 
 def test_verify_for_programs(fleet: Fleet) -> None:

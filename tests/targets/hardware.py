@@ -46,16 +46,20 @@ class Hardware:
     dgx: str = ""
 
 
+def _memory(node: int, kib: int) -> str:
+    return f"Node {node} MemTotal:       {kib} kB\nNode {node} MemFree:        {kib // 2} kB"
+
+
 _GRACE_CPU = "CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: 0xd4f\nCPU revision\t: 0\n"
 _GRACE = {
     "devices/soc0/soc_id": "jep106:036b:0241",
     "class/dmi/id/sys_vendor": "Supermicro",
     "class/dmi/id/product_name": "ARS-111GL-NHR",
     "devices/system/node/node0/cpulist": "0-71",
-    "devices/system/node/node0/meminfo": "Node 0 MemTotal:       490000000 kB",
+    "devices/system/node/node0/meminfo": _memory(0, 490000000),
     # GH200's GPU memory is a NUMA node without CPUs
     "devices/system/node/node1/cpulist": "",
-    "devices/system/node/node1/meminfo": "Node 1 MemTotal:       100000000 kB",
+    "devices/system/node/node1/meminfo": _memory(1, 100000000),
 }
 
 
@@ -117,11 +121,11 @@ HARDWARE: dict[str, Hardware] = {
         {
             **_P9,
             "devices/system/node/node0/cpulist": "0-79",
-            "devices/system/node/node0/meminfo": "Node 0 MemTotal:      130000000 kB",
+            "devices/system/node/node0/meminfo": _memory(0, 130000000),
             "devices/system/node/node8/cpulist": "80-159",
-            "devices/system/node/node8/meminfo": "Node 8 MemTotal:      130000000 kB",
+            "devices/system/node/node8/meminfo": _memory(8, 130000000),
             "devices/system/node/node252/cpulist": "",
-            "devices/system/node/node252/meminfo": "Node 252 MemTotal:      16000000 kB",
+            "devices/system/node/node252/meminfo": _memory(252, 16000000),
         },
         (Gpu("0004:04:00.0", "1db1"), Gpu("0004:05:00.0", "1db1")),  # an AC922's V100s, which stay unused
     ),
