@@ -357,6 +357,10 @@ def test_dnf_installs_what_a_stream_has(fleet: Fleet, dnf: str, arch: str) -> No
     assert "release 13.0, V13.0.88" in told.text
     if arch == "x86_64":  # its scripts ran: dkms found no headers, and the package counts as installed all the same
         assert f"nvidia-open/{NEWER}: added" in _in(dnf, fleet, arch, "dkms status").text
+        build = f"dnf install kernel-devel-$(uname -r); dkms install nvidia-open/{NEWER}; dkms status"
+        told = _in(dnf, fleet, arch, f"{build}; ls /lib/modules/$(uname -r)/extra")
+        assert f"nvidia-open/{NEWER}, {fleet.on_target('uname -r')}, x86_64: installed" in told.text, told.text
+        assert "nvidia-uvm.ko" in told.text
 
 
 def test_dnf_says_what_is_wrong(fleet: Fleet, dnf: str) -> None:

@@ -51,10 +51,12 @@ class Index:
 
 
 def indexes(keyring: bytes, kernels: tuple[str, ...]) -> list[Index]:
-    """Every apt index of the mirror, laid out as the real ones are."""
+    """Every apt index of the mirror, laid out as the real ones are.
+
+    :param kernels: kernels to have modules for besides Ubuntu's: what the targets run, emulated ones too
+    """
     found = []
     for arch, root in (("amd64", "ubuntu"), ("arm64", "ubuntu-ports")):
-        extra = kernels if arch == "amd64" else ()
         for pocket in specs.POCKETS:
             codename = pocket.suite.split("-")[0]
             fields = {"Origin": "Ubuntu", "Label": "Ubuntu", "Suite": pocket.suite, "Codename": codename}
@@ -62,7 +64,7 @@ def indexes(keyring: bytes, kernels: tuple[str, ...]) -> list[Index]:
             found.append(
                 Index(
                     f"{root}/dists/{pocket.suite}", root, arch, fields,
-                    lambda p=pocket, a=arch, e=extra: ubuntu.packages(p, a, e),  # type: ignore[misc]
+                    lambda p=pocket, a=arch: ubuntu.packages(p, a, kernels),  # type: ignore[misc]
                     lambda p=pocket, a=arch: ubuntu.packages(specs.gone(p), a),  # type: ignore[misc]
                 )
             )  # fmt: skip

@@ -78,7 +78,7 @@ def build(root: Path, work: Path, kernels: tuple[str, ...]) -> None:
         with ThreadPoolExecutor(2) as pool:
             indexes = aptrepo.indexes((public / "keyring.gpg").read_bytes(), kernels)
             jobs = [pool.submit(aptrepo.write, index, root, variants, secret) for index in indexes]
-            for number, repository in enumerate(rpmrepo.repositories()):
+            for number, repository in enumerate(rpmrepo.repositories(kernels)):
                 (there := work / f"rpm{number}").mkdir()
                 jobs.append(pool.submit(rpmrepo.write, repository, root, variants, secret, there))
             for job in jobs:

@@ -78,8 +78,11 @@ def toolkit(arch: str) -> list[Package]:
     ]  # fmt: skip
 
 
-def base(arch: str) -> list[Package]:
-    """What of RHEL itself the stand-ins need: a shell, and the kernels' development packages."""
+def base(arch: str, kernels: tuple[str, ...] = ()) -> list[Package]:
+    """What of RHEL itself the stand-ins need: a shell, and the kernels' development packages.
+
+    :param kernels: what the targets run; `dnf install kernel-devel-$(uname -r)` finds theirs as well
+    """
     kernel, release = EL_KERNEL.split("-", 1)
     flavours = {"kernel": "", **({"kernel-64k": "+64k"} if arch == "aarch64" else {})}
     found = [Package("bash", "5.1.8-9.el9", arch, "The GNU Bourne Again shell", provides=("/bin/sh", "/usr/bin/sh"))]
@@ -90,6 +93,12 @@ def base(arch: str) -> list[Package]:
         provides = (f"{name}-devel-uname-r = {uname}",)
         found.append(Package(f"{name}-devel", f"{kernel}-{release}", arch, "Development package for kernel modules",
                              provides=provides, files=headers, links={f"/lib/modules/{uname}/build": source}))  # fmt: skip
+    for uname in kernels:  # a version of rpm's can't have such a name's dashes
+        source = f"/usr/src/kernels/{uname}"
+        headers = {f"{source}/include/generated/autoconf.h": text("#define CONFIG_MODULES 1\n")}
+        found.append(Package("kernel-devel-rig", "1-1", arch, "Development package for the rig's kernel",
+                             provides=(f"kernel-devel-{uname}",), files=headers,
+                             links={f"/lib/modules/{uname}/build": source}))  # fmt: skip
     return found
 
 

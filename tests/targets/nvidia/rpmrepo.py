@@ -24,7 +24,7 @@ class Repository:
     modules: Callable[[str], str] | None = None
 
 
-def repositories() -> list[Repository]:
+def repositories(kernels: tuple[str, ...]) -> list[Repository]:
     """Every rpm repository of the mirror, laid out as the real ones are."""
     found = []
     for arch, name in (("x86_64", "x86_64"), ("aarch64", "sbsa")):
@@ -38,7 +38,7 @@ def repositories() -> list[Repository]:
         toolkits = [p for version in specs.TOOLKITS for p in containertoolkit.packages(version, arch, rpm=True)]
         old = containertoolkit.packages(specs.TOOLKIT_GONE, arch, rpm=True)
         found.append(Repository(f"libnvidia-container/stable/rpm/{arch}", arch, toolkits, old))
-        found.append(Repository(f"rhel/9/{arch}", arch, rhel.base(arch), []))
+        found.append(Repository(f"rhel/9/{arch}", arch, rhel.base(arch, kernels), []))
     return found
 
 

@@ -109,7 +109,8 @@ def server(driver: str, series: str, arch: str) -> list[Package]:
     exactly = f"(= {version})"
 
     def one(base: str, summary: str, depends: tuple[str, ...] = (), **more: object) -> Package:
-        # UBUNTU: each provides its name without a branch and conflicts with it: one branch at a time
+        # one branch at a time: each conflicts with the name without a branch, which all provide (MEM for most; seen on a
+        # host for nvidia-kernel-common)
         extra = more.pop("provides", ())
         assert isinstance(extra, tuple)
         return Package(
