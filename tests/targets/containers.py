@@ -42,6 +42,7 @@ class Served:
     conda: Path
     repositories: tuple[Path, ...]
     rpms: Path
+    nvidia: Path
 
 
 def inspect(name: str) -> dict[str, Any] | None:
@@ -99,6 +100,9 @@ def ensure_mirror(names: Names, image: str, served: Served) -> str:
         **{owner: f"/srv/mirror/models/{owner.name}" for folder in served.models for owner in sorted(folder.iterdir())},
         **{repository: f"/srv/git/{repository.name}" for repository in served.repositories},
         served.rpms: "/srv/mirror/rpm/rhel9/x86_64",
+        # folder by folder: others serve apt and rpm repositories beside these
+        **{path: f"/srv/mirror/{path.relative_to(served.nvidia)}" for path in sorted(served.nvidia.glob("[ar]*/*"))},
+        served.nvidia / ".variants": "/srv/mirror/.variants",
         SERVER: "/srv/mirror_server.py",
     }
     volumes = [word for source, target in mounts.items() for word in ("-v", f"{source}:{target}:ro")]

@@ -16,6 +16,7 @@ from tests.targets.image import ensure_mirror_image
 from tests.targets.info import SUBDIRS
 from tests.targets.models import ensure_models
 from tests.targets.naming import CHECKOUT, MIRROR_PORT, TARGETS, Names
+from tests.targets.nvidia.repository import describe, ensure_repositories
 from tests.targets.standin.make import MODEL, ensure_standin
 from tests.targets.wheelhouse import checksum, ensure_wheelhouse
 
@@ -41,6 +42,7 @@ def mirror(rig: Names, hosts: list[str]) -> dict[str, Any]:
         conda=(channel := ensure_channel(image, subdirs)),
         repositories=((repository := ensure_vllm_repo(ensure_sdist())), standin.repository),
         rpms=ensure_distro_rpms(image),
+        nvidia=(nvidia := ensure_repositories()),
     )
     ensure_network(rig.network)
     ip = ensure_mirror(rig, image, served)
@@ -59,6 +61,7 @@ def mirror(rig: Names, hosts: list[str]) -> dict[str, Any]:
         },
         "conda": {"locks": {subdir: str(channel / f"conda-{subdir}.lock") for subdir in subdirs}},
         "kernels": kernels(house, f"http://{rig.mirror}:{MIRROR_PORT}"),
+        "repos": describe(nvidia, f"http://{rig.mirror}:{MIRROR_PORT}"),
         "standin": {
             "git": f"git://{rig.mirror}/{standin.repository.name}",
             "commit": commit_of(standin.repository, tag),
