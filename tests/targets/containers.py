@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.targets import upstream
 from tests.targets.engine import docker, docker_words
-from tests.targets.hardware import HARDWARE, fakes, write
+from tests.targets.hardware import HARDWARE, programs, write
 from tests.targets.host import RigError, ensure_tool, run, say
 from tests.targets.naming import GIT_PORT, MIRROR_PORT, TARGETS, Names
 
@@ -132,7 +132,7 @@ def create_target(names: Names, host: str, image: str, public_key: str, hardware
     words = ["--hostname", host, "--network", names.network, *TARGET_FLAGS]
     folder, version = names.hardware(host), ""
     if hardware:
-        version = hashlib.sha256(repr((HARDWARE[hardware], *fakes())).encode()).hexdigest()
+        version = hashlib.sha256(repr((HARDWARE[hardware], programs(True))).encode()).hexdigest()
         words += ["-v", f"{folder}:/rig:ro"]
         start += " && sh /rig/bin/present"
     words += [image, "/bin/sh", "-c", f"{start} && exec /sbin/init"]

@@ -133,9 +133,23 @@ HARDWARE: dict[str, Hardware] = {
 }
 
 
-def fakes() -> list[str]:
-    """The texts of the programs that a presentation brings."""
-    return [path.read_text() for path in sorted(FAKES.iterdir()) if path.name != "build-rpms"]
+#: The stand-ins of the driver and of CUDA, as the mirror's packages bring them too.
+_TOOLS = Path(__file__).with_name("nvidia")
+_FILLED = {
+    "nvidia-smi": {"@VERSION@": DRIVER},
+    "nvcc": {"@BUILT@": "Wed_Aug_20_01:57:39_PM_PDT_2025", "@RELEASE@": "13.0", "@VERSION@": "13.0.88", "@BUILD@": "36424714_0"},
+}  # fmt: skip
+
+
+def programs(driver: bool) -> dict[str, str]:
+    """The programs that a presentation brings: name -> text."""
+    found = {name: (FAKES / name).read_text() for name in ("present", "systemd-detect-virt")}
+    for name, values in _FILLED.items() if driver else ():
+        text = (_TOOLS / name).read_text()
+        for mark, value in values.items():
+            text = text.replace(mark, value)
+        found[name] = text
+    return found
 
 
 def write(folder: Path, hardware: Hardware) -> None:
@@ -149,9 +163,8 @@ def write(folder: Path, hardware: Hardware) -> None:
         if hardware.driver:  # the kernel links a device to its driver; where the link leads is not looked at
             (folder / "sys/bus/pci/devices" / gpu.address / "driver").symlink_to("../../../bus/pci/drivers/nvidia")
     (folder / "bin").mkdir()
-    for fake in sorted(FAKES.iterdir()):
-        if fake.name != "build-rpms" and (hardware.driver or fake.name not in ("nvidia-smi", "nvcc")):
-            shutil.copy(fake, folder / "bin" / fake.name)
+    for name, text in programs(bool(hardware.driver)).items():
+        (folder / "bin" / name).write_text(text)
 
 
 def drive(folder: Path, path: str, value: str) -> None:
@@ -177,7 +190,12 @@ def _files(hardware: Hardware) -> dict[str, str]:
         }
         if hardware.driver:
             domain, _, rest = gpu.address.partition(":")
-            smi = {"index": str(number), "pci.bus_id": f"{int(domain, 16):08X}:{rest.upper()}", **gpu.smi}
+            smi = {
+                "index": str(number),
+                "uuid": f"GPU-7d2c6a1e-0000-4000-8000-{number:012}",
+                "pci.bus_id": f"{int(domain, 16):08X}:{rest.upper()}",
+                **gpu.smi,
+            }
             files |= {f"gpu/{number}/{name}": value + "\n" for name, value in smi.items()}
     if hardware.driver:
         files["gpu/mode"] = "ok\n"

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from embedfleet.facts.gpu import parse_smi
-from tests.targets.hardware import FAKES, HARDWARE, drive, write
+from tests.targets.hardware import HARDWARE, drive, write
 
 QUERY = "pci.bus_id,name,compute_cap,memory.total,temperature.gpu,ecc.mode.current"
 
 
 def smi(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    script = (FAKES / "nvidia-smi").read_text().replace("/rig/gpu", str(folder / "gpu"))
-    return subprocess.run(["sh", "-c", script, "nvidia-smi", *words], capture_output=True, text=True, timeout=20)
+    env = {**os.environ, "RIG_GPU": str(folder / "gpu")}
+    return subprocess.run(["sh", folder / "bin/nvidia-smi", *words], env=env, capture_output=True, text=True, errors="replace", timeout=20)  # fmt: skip
 
 
 def gpus(folder: Path) -> object:
@@ -49,9 +50,7 @@ def test_gb10_has_no_memory_of_its_own(tmp_path: Path) -> None:
 def test_how_nvidia_smi_fails(tmp_path: Path, mode: str, word: str) -> None:
     write(tmp_path, HARDWARE["gh200"])
     drive(tmp_path, "gpu/mode", mode)
-    script = (FAKES / "nvidia-smi").read_text().replace("/rig/gpu", str(tmp_path / "gpu"))
-    done = subprocess.run(["sh", "-c", script], capture_output=True, timeout=20)
-    found, how = parse_smi([*done.stdout.decode(errors="replace").splitlines(), f"@rc={done.returncode}"])
+    found, how = gpus(tmp_path)
     assert found == ()
     assert word in how
     assert how != "ok"
