@@ -74,7 +74,7 @@ def summary(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def accounts(sysusers: str) -> list[dict[str, str]]:
-    """Return the accounts that a sysusers.d file declares."""
+    """Return the accounts that a file for systemd-sysusers declares."""
     words = [shlex.split(line, comments=True) for line in sysusers.splitlines()]
     keys = ("name", "comment", "home", "shell")
     return [dict(zip(keys, (line[1], *line[3:6]), strict=True)) for line in words if line and line[0] == "u"]
@@ -85,7 +85,7 @@ def variables(plan: Plan, inputs: Path) -> dict[str, Any]:
 
     :param inputs: where `write_inputs` puts the contents
     """
-    declared = next(file.content for file in plan.files if file.path.startswith("/etc/sysusers.d/"))
+    declared = next(file.content for file in plan.files if file.path.endswith("/sysusers.conf"))
     parents = {str(PurePosixPath(file.path).parent) for file in plan.files} - STANDARD - set(plan.directories)
     ours = dict.fromkeys(sorted(parents), ("755", "root"))
     return {

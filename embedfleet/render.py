@@ -116,9 +116,7 @@ def managed_files(
     )
     files.append(ManagedFile("/etc/systemd/system/embedfleet-gateway.service", gateway_unit, mark=GATEWAY_STALE))
     files.append(
-        ManagedFile(
-            "/etc/sysusers.d/embedfleet.conf", _template(sources, "sysusers.conf.j2", user=settings.service_user)
-        )
+        ManagedFile("/etc/embedfleet/sysusers.conf", _template(sources, "sysusers.conf.j2", user=settings.service_user))
     )
     for name, pem in sources.certificates.items():
         files.append(ManagedFile(certificate_path(system, name), pem))

@@ -20,7 +20,6 @@ PATHS = (
     "/run/embedfleet-vllm",
     "/run/embedfleet-candidate",
     "/usr/local/sbin/embedfleetctl",
-    "/etc/sysusers.d/embedfleet.conf",
 )
 UNITS = "/etc/systemd/system"
 _ANCHORS = " ".join(sorted({f"{system.anchors}/embedfleet-*" for system in SYSTEMS}))

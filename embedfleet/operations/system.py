@@ -21,9 +21,9 @@ def accounts_and_directories(
     users: Sequence[str], directories: Mapping[str, tuple[str, str]]
 ) -> Generator[PyinfraCommand, None, None]:
     """
-    Ensure system accounts (declared in sysusers.d) and directories, one fact for all.
+    Ensure system accounts (declared as for systemd-sysusers) and directories, one fact for all.
 
-    + users: accounts that /etc/sysusers.d/embedfleet.conf declares
+    + users: accounts that /etc/embedfleet/sysusers.conf declares
     + directories: path -> (octal mode, owner), parents before children
     """
     have: list[str] = host.get_fact(Accounts, users=list(users), directories=list(directories))
@@ -32,7 +32,7 @@ def accounts_and_directories(
         # recorded before: an account that is not ours is never removed, one that is ours never forgotten
         yield StringCommand(
             f"set -e; mkdir -p {RECORD}; printf '%s\\n'", *(QuoteString(user) for user in missing), f">>{ACCOUNTS};",
-            "systemd-sysusers /etc/sysusers.d/embedfleet.conf",
+            "systemd-sysusers /etc/embedfleet/sysusers.conf",
         )  # fmt: skip
     wrong = {p: want for p, want in directories.items() if f"dir {p} {want[0]} {want[1]}" not in have}
     for path, (mode, owner) in wrong.items():

@@ -14,6 +14,7 @@ EXPECTED = {
     r"/var/log/": "logs tell what was done",
     r"/var/cache/": "caches of apt, dnf, fontconfig and ldconfig",
     r"/var/lib/(apt|dnf|dpkg|rpm)/": "package managers' own books; the packages themselves are compared",
+    r"/root/\.rpmdb(/|$)": "rpm's own books, where Debian's rpm has them",
     r"/var/lib/systemd/": "timers' stamps and the random seed",
     r"/etc/(passwd|group|shadow|gshadow|subuid|subgid)-$": "backups that the account tools leave",
     r"/etc/(passwd|group|shadow|gshadow)$": "compared by getent; their date moves",

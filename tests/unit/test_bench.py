@@ -30,7 +30,7 @@ ok: [x86] => (item=embedfleet)
 TASK [Files] *******************************************************************
 ok: [x86] => (item=/etc/embedfleet/host.json)
 changed: [x86] => (item=/etc/embedfleet/nginx.conf)
-changed: [x86] => (item=/etc/sysusers.d/embedfleet.conf) => {"changed": true}
+changed: [x86] => (item=/etc/embedfleet/sysusers.conf) => {"changed": true}
 
 TASK [Apply the gateway's configuration] ***************************************
 changed: [x86]
@@ -77,7 +77,7 @@ def test_what_a_playbook_says() -> None:
     assert (counts["ok"], counts["changed"], counts["failed"]) == (3, 2, 0)
     assert compare.changes(PLAY) == (
         "Files: /etc/embedfleet/nginx.conf",
-        "Files: /etc/sysusers.d/embedfleet.conf",
+        "Files: /etc/embedfleet/sysusers.conf",
         "Apply the gateway's configuration",
     )
     assert compare.recap(["ERROR! the playbook could not be found"]) is None

@@ -10,10 +10,11 @@ import runpy
 import struct
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.targets import engine, gitrepo, naming, wheelhouse
+from tests.targets import emulation, engine, gitrepo, naming, rig, upstream, wheelhouse
 from tests.targets.aptsource import debian_source
 from tests.targets.host import RigError, cache_dir
 from tests.targets.models import shuffle_rows
@@ -236,3 +237,58 @@ def test_settings_of_the_targets_do_not_stop_a_run_where_there_are_none(
     monkeypatch.setenv("EMBEDFLEET_CACHE", str(tmp_path))
     found = runpy.run_path(str(Path(__file__).parents[2] / "group_data/docker.py"))
     assert not [name for name in found if not name.startswith("_")]
+
+
+# ---- emulation
+
+
+def test_only_what_the_rig_registered_is_removed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    binfmt = tmp_path / "binfmt"
+    binfmt.mkdir()
+    (binfmt / "register").touch()
+    (binfmt / "jar").write_text("enabled\n")
+    asked: list[list[str]] = []
+
+    def run(words: list[Any], **_: Any) -> str:
+        asked.append([str(word) for word in words])
+        if "--enable" in words:
+            (binfmt / "qemu-ppc64le").write_text("enabled\ninterpreter /usr/bin/qemu\nflags: POF\n")
+        return ""
+
+    monkeypatch.setattr(emulation, "BINFMT", binfmt)
+    monkeypatch.setattr(emulation, "run", run)
+    monkeypatch.setattr(emulation, "find_tool", lambda tool: f"/usr/bin/{tool}")
+    monkeypatch.setattr(emulation, "native", lambda: "amd64")
+    emulation.ensure_emulation("amd64")
+    assert asked == []
+    emulation.ensure_emulation("ppc64el")
+    (binfmt / "later").touch()
+    asked.clear()
+    emulation.ensure_emulation("ppc64el")
+    assert asked == [], "what is registered is used as it is"
+    emulation.remove_emulation()
+    assert [words[-1] for words in asked] == [str(binfmt / "qemu-ppc64le")]
+
+
+def test_an_emulator_that_containers_cannot_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "register").touch()
+    (tmp_path / "qemu-aarch64").write_text("enabled\ninterpreter /usr/bin/qemu\nflags: P\n")
+    monkeypatch.setattr(emulation, "BINFMT", tmp_path)
+    monkeypatch.setattr(emulation, "run", lambda words, **_: "")
+    monkeypatch.setattr(emulation, "find_tool", lambda tool: f"/usr/bin/{tool}")
+    monkeypatch.setattr(emulation, "native", lambda: "amd64")
+    with pytest.raises(RigError, match="flag F"):
+        emulation.ensure_emulation("arm64")
+
+
+def test_each_target_can_be_asked_for_by_name() -> None:
+    assert rig.asked(naming.Names("none-such"), []) == list(naming.TARGETS)
+    with pytest.raises(RigError, match="no target is called mars"):
+        rig.asked(naming.Names("none-such"), ["mars"])
+
+
+@pytest.mark.parametrize("base", ["fedora", "1"])
+def test_a_base_that_is_none(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TARGET_BASE", base)
+    with pytest.raises(RigError, match="is no base"):
+        upstream.wanted()
