@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.targets.aptsource import AptSource, debian_source
 from tests.targets.host import RigError, as_root, cache_dir, ensure_tool, find_tool, lock, run, say
-from tests.targets.image import HOOKS, PACKAGES, SUITE
+from tests.targets.image import PACKAGES, SSHD, SUITE
 from tests.targets.vm.boot import GRUB_CFG, starter
 
 ARCH = "arm64"
@@ -40,7 +40,7 @@ UUID = "5f1e3b2a-0f0c-4c5c-9d9e-656d62656466"
 SIZE = "12G"
 
 #: What the first boot needs in the initramfs; MODULES=list keeps `update-initramfs -u` in the emulated machine short.
-INITRAMFS_MODULES = ("ext4", "virtio_blk", "virtio_pci", "virtio_net", "virtio_rng")
+INITRAMFS_MODULES = ("ext4", "virtio_blk", "virtio_pci", "virtio_net")
 
 CMDLINE = "console=ttyAMA0 net.ifnames=0"
 
@@ -58,6 +58,11 @@ FILES = {
         "enable systemd-networkd.service\ndisable nginx.service\ndisable apt-daily*.timer\n"
         "disable e2scrub*\ndisable systemd-networkd-wait-online.service\n"
     ),
+    "/etc/ssh/sshd_config.d/rig.conf": SSHD,
+    # in the initramfs, but loaded there by udev alone, which heeds a blacklist (what `modules` lists is loaded regardless)
+    "/etc/initramfs-tools/hooks/rig": (
+        '#!/bin/sh\n[ "$1" = prereqs ] && exit 0\n. /usr/share/initramfs-tools/hook-functions\nmanual_add_modules virtio_rng\n'
+    ),
     "/etc/initramfs-tools/conf.d/rig": "MODULES=list\n",
     "/etc/default/grub": (
         "GRUB_DEFAULT=0\nGRUB_TIMEOUT=0\nGRUB_DISTRIBUTOR=Debian\nGRUB_TERMINAL=console\n"
@@ -68,6 +73,11 @@ FILES = {
 HERE = Path(__file__).parent
 SCRIPTS = ("native-unpack.sh", "kernel.sh")
 MERGED_USR = Path("/usr/share/mmdebstrap/hooks/merged-usr")
+
+#: native-unpack.sh's folder, and the PATH that apt gives its dpkg, whatever its own is.
+NATIVE = "/rig-native"
+DPKG_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
 BINFMT = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 
 
@@ -78,7 +88,7 @@ def folder() -> Path:
 
 def _recipe(source: AptSource) -> list[object]:
     scripts = [(HERE / name).read_text() for name in SCRIPTS]
-    return [SUITE, PACKAGES, BAKED, MACHINE, UUID, SIZE, INITRAMFS_MODULES, FEATURES, FILES, HOOKS, scripts,
+    return [SUITE, PACKAGES, BAKED, MACHINE, UUID, SIZE, INITRAMFS_MODULES, FEATURES, FILES, scripts,
             source.lines, source.options]  # fmt: skip
 
 
@@ -131,21 +141,23 @@ def _build(image: Path, source: AptSource) -> None:
 def _bootstrap(tree: Path, source: AptSource) -> list[str | Path]:
     """mmdebstrap's command for the root file system."""
     unpack = f"sh {shlex.quote(str(HERE / 'native-unpack.sh'))}"
-    emulated = os.uname().machine != "aarch64"
+    options = list(source.options)
     hooks = {"setup": [], "extract": [], "essential": [], "customize": []}  # type: dict[str, list[str]]
     if MERGED_USR.is_dir():  # else a package converts the file system afterwards, in perl
         hooks["setup"].append(f'sh {MERGED_USR}/setup00.sh "$1"')
         hooks["essential"].append(f'sh {MERGED_USR}/essential00.sh "$1"')
-    if emulated:
+    if os.uname().machine != "aarch64":
         hooks["extract"].append(f'{unpack} add "$1"')
         hooks["customize"].append(f'{unpack} remove "$1"')
+        options.append(f'DPkg::Path "{NATIVE}:{DPKG_PATH}"')
     # a machine's disk does survive a power cut, but while it is built there is nothing to lose
     hooks["essential"].append('echo force-unsafe-io > "$1/etc/dpkg/dpkg.cfg.d/rig"')
-    hooks["customize"] += [HOOKS[0], *_file_hooks(), f'sh {shlex.quote(str(HERE / "kernel.sh"))} "$1"', *_last_hooks()]
-    words: list[str | Path] = ["env", f"PATH=/rig-native:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"]
+    hooks["customize"] += [*_file_hooks(), f'sh {shlex.quote(str(HERE / "kernel.sh"))} "$1"', *_last_hooks()]
+    # the first packages are installed by mmdebstrap's own dpkg, the others by apt's
+    words: list[str | Path] = ["env", f"PATH={NATIVE}:{os.environ.get('PATH', os.defpath)}:{DPKG_PATH}"]
     words += ["mmdebstrap", "--quiet", "--variant=minbase", "--format=directory", f"--arch={ARCH}"]
     words += [f"--include={','.join((*PACKAGES, *BAKED, *MACHINE))}"]
-    words += [f"--aptopt={option}" for option in source.options]
+    words += [f"--aptopt={option}" for option in options]
     words += [f"--{stage}-hook={hook}" for stage, lines in hooks.items() for hook in lines]
     return [*words, SUITE, tree, *source.lines]
 
@@ -155,7 +167,11 @@ def _file_hooks() -> list[str]:
         f'mkdir -p "$1{Path(path).parent}" && rm -f "$1{path}" && printf %s {shlex.quote(text)} > "$1{path}"'
         for path, text in FILES.items()
     ]
-    return [*hooks, f'printf "%s\\n" {" ".join(INITRAMFS_MODULES)} >> "$1/etc/initramfs-tools/modules"']
+    return [
+        *hooks,
+        'chmod 755 "$1/etc/initramfs-tools/hooks/rig"',
+        f'printf "%s\\n" {" ".join(INITRAMFS_MODULES)} >> "$1/etc/initramfs-tools/modules"',
+    ]
 
 
 def _last_hooks() -> list[str]:

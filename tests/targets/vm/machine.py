@@ -61,7 +61,7 @@ class Machine:
 
     def up(self) -> None:
         """A machine that answers: the running one, or a new one on a fresh copy of the image."""
-        ensure_tool(qemu.PROGRAM, "qemu-system-arm", "ipxe-qemu")
+        ensure_tool(qemu.PROGRAM, "qemu-system-arm")
         if self.off():
             base = ensure_image()
             begun = time.monotonic()

@@ -26,7 +26,7 @@ def words(folder: Path, kernel: Path, initrd: Path | None, cmdline: str, port: i
         # unsafe: the guest's flushes wait for no real disk. A killed qemu loses nothing that it was handed all the same.
         *("-drive", f"file={folder / 'disk.raw'},format=raw,if=none,id=disk,cache=unsafe,discard=unmap"),
         *("-device", "virtio-blk-pci,drive=disk", "-device", "virtio-rng-pci"),
-        *("-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{port}-:22", "-device", "virtio-net-pci,netdev=net"),
+        *("-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{port}-:22", "-device", "virtio-net-pci,netdev=net,romfile="),
         *("-kernel", str(kernel), *(("-initrd", str(initrd)) if initrd else ()), "-append", cmdline),
     ]
 

@@ -18,8 +18,11 @@ from tests.targets.vm import disk, qemu
 from tests.targets.vm.boot import BootError
 from tests.targets.vm.state import POWER_CUT, POWER_ON, REBOOT, Boot, Files, State, save, start_time
 
-#: A machine that ends sooner than this did not boot: to start it again and again would help nobody.
-SHORT_S = 5.0
+#: A qemu that dies sooner than this did not start: to try again would help nobody.
+START_S = 5.0
+
+#: Nor would going on after this many boots in a row that ended within so many seconds: a kernel that panics and resets.
+SHORT_BOOTS, SHORT_S = 5, 20.0
 
 
 class _Stop(Exception):
@@ -35,10 +38,14 @@ def supervise(folder: Path, port: int) -> None:
     files = Files(folder)
     state = State(os.getpid(), start_time(os.getpid()), port)
     save(files.state, state)
-    cause = POWER_ON
+    cause, short = POWER_ON, 0
     try:
         while cause:
+            begun = time.monotonic()
             cause = _one_boot(files, state, cause)
+            short = short + 1 if time.monotonic() - begun < SHORT_S else 0
+            if cause and short == SHORT_BOOTS:
+                raise RigError(f"{short} boots in a row ended within {SHORT_S:.0f} s", f"read {files.console}")
     except _Stop:
         pass
     except (BootError, RigError, OSError) as error:
@@ -78,7 +85,7 @@ def _one_boot(files: Files, state: State, cause: str) -> str:
     print(f"boot {len(state.boots)} ended after {lived:.1f} s: {how} ({process.returncode})", flush=True)
     if how == qemu.OFF:
         return ""
-    if lived < SHORT_S:
+    if how == qemu.CUT and lived < START_S:
         raise RigError(
             f"qemu ended after {lived:.1f} s with {process.returncode}", f"read {files.log} and {files.console}"
         )
