@@ -52,23 +52,24 @@ FILES = {
     "/etc/hosts": "127.0.0.1 localhost\n127.0.1.1 grace-vm\n",
     "/etc/fstab": f"UUID={UUID} / ext4 errors=remount-ro 0 1\n",
     "/etc/resolv.conf": "nameserver 10.0.2.3\n",  # qemu's user network
+    # an emulated start on a busy machine takes minutes: that says nothing of the units
+    "/etc/systemd/system.conf.d/rig.conf": "[Manager]\nDefaultTimeoutStartSec=600\nDefaultDeviceTimeoutSec=600\n",
     "/etc/systemd/network/80-dhcp.network": "[Match]\nName=eth* en*\n\n[Network]\nDHCP=yes\n",
-    # first boot's presets: the network, but neither nginx (baked for the deploy) nor apt's daily jobs amid a test
-    "/etc/systemd/system-preset/10-rig.preset": (
-        "enable systemd-networkd.service\ndisable nginx.service\ndisable apt-daily*.timer\n"
-        "disable e2scrub*\ndisable systemd-networkd-wait-online.service\n"
-    ),
     "/etc/ssh/sshd_config.d/rig.conf": SSHD,
     # in the initramfs, but loaded there by udev alone, which heeds a blacklist (what `modules` lists is loaded regardless)
     "/etc/initramfs-tools/hooks/rig": (
         '#!/bin/sh\n[ "$1" = prereqs ] && exit 0\n. /usr/share/initramfs-tools/hook-functions\nmanual_add_modules virtio_rng\n'
     ),
-    "/etc/initramfs-tools/conf.d/rig": "MODULES=list\n",
+    "/etc/initramfs-tools/conf.d/rig": "MODULES=list\nFSTYPE=ext4\nCOMPRESSLEVEL=1\n",  # FSTYPE: fsck is in the first one, too
     "/etc/default/grub": (
         "GRUB_DEFAULT=0\nGRUB_TIMEOUT=0\nGRUB_DISTRIBUTOR=Debian\nGRUB_TERMINAL=console\n"
-        f'GRUB_CMDLINE_LINUX_DEFAULT=""\nGRUB_CMDLINE_LINUX="{CMDLINE}"\n'
+        f'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX="{CMDLINE}"\n'
     ),
 }
+
+#: The network's; and neither the nginx that is baked for the deploy nor apt's daily jobs amid a test.
+ENABLED = ("systemd-networkd.service",)
+DISABLED = ("nginx.service", "apt-daily.timer", "apt-daily-upgrade.timer", "e2scrub_all.timer", "e2scrub_reap.service")
 
 HERE = Path(__file__).parent
 SCRIPTS = ("native-unpack.sh", "kernel.sh")
@@ -88,7 +89,7 @@ def folder() -> Path:
 
 def _recipe(source: AptSource) -> list[object]:
     scripts = [(HERE / name).read_text() for name in SCRIPTS]
-    return [SUITE, PACKAGES, BAKED, MACHINE, UUID, SIZE, INITRAMFS_MODULES, FEATURES, FILES, scripts,
+    return [SUITE, PACKAGES, BAKED, MACHINE, UUID, SIZE, INITRAMFS_MODULES, FEATURES, FILES, ENABLED, DISABLED, scripts,
             source.lines, source.options]  # fmt: skip
 
 
@@ -150,6 +151,9 @@ def _bootstrap(tree: Path, source: AptSource) -> list[str | Path]:
         hooks["extract"].append(f'{unpack} add "$1"')
         hooks["customize"].append(f'{unpack} remove "$1"')
         options.append(f'DPkg::Path "{NATIVE}:{DPKG_PATH}"')
+    # keys that are there already are not made; these are gone in the end
+    keys = 'for kind in rsa ecdsa ed25519; do touch "$1/etc/ssh/ssh_host_${kind}_key"; done'
+    hooks["essential"].append(f'mkdir -p "$1/etc/ssh" && {keys}')
     # a machine's disk does survive a power cut, but while it is built there is nothing to lose
     hooks["essential"].append('echo force-unsafe-io > "$1/etc/dpkg/dpkg.cfg.d/rig"')
     hooks["customize"] += [*_file_hooks(), f'sh {shlex.quote(str(HERE / "kernel.sh"))} "$1"', *_last_hooks()]
@@ -167,6 +171,10 @@ def _file_hooks() -> list[str]:
         f'mkdir -p "$1{Path(path).parent}" && rm -f "$1{path}" && printf %s {shlex.quote(text)} > "$1{path}"'
         for path, text in FILES.items()
     ]
+    hooks += [
+        f'chroot "$1" systemctl --quiet {verb} {" ".join(units)}'
+        for verb, units in (("enable", ENABLED), ("disable", DISABLED))
+    ]
     return [
         *hooks,
         'chmod 755 "$1/etc/initramfs-tools/hooks/rig"',
@@ -176,7 +184,7 @@ def _file_hooks() -> list[str]:
 
 def _last_hooks() -> list[str]:
     """The first grub.cfg, and nothing that two machines must not share: keys come at `up`, the rest at the first boot."""
-    text = starter("/boot/vmlinuz-VERSION", "/boot/initrd.img-VERSION", f"root=UUID={UUID} ro {CMDLINE}")
+    text = starter("/boot/vmlinuz-VERSION", "/boot/initrd.img-VERSION", f"root=UUID={UUID} ro {CMDLINE} quiet")
     return [
         f'mkdir -p "$1/boot/grub" && printf %s {shlex.quote(text)} '
         f'| sed "s/VERSION/$(cat "$1/boot/rig-version")/" > "$1{GRUB_CFG}"',
