@@ -61,7 +61,8 @@ def test_a_new_machine_is_sound(machine: Machine) -> None:
     assert machine.ssh("systemctl is-system-running", check=False) == "running", machine.ssh("systemctl --failed")
     assert machine.ssh("systemctl list-jobs --no-legend") == ""
     assert machine.ssh("uname -m") == "aarch64"
-    assert machine.ssh("dpkg -V linux-image-$(uname -r) && apt-get check -qq && dpkg --audit") == ""
+    assert machine.ssh("dpkg --audit && apt-get check -qq") == ""
+    assert "linux-image" in machine.ssh("dpkg -S /boot/vmlinuz-$(uname -r)")
     # what the tests below change
     assert "virtio_rng" in machine.ssh("lsmod")
     assert machine.ssh("cat /sys/module/virtio_net/parameters/napi_tx") == "Y"
@@ -125,7 +126,7 @@ def test_nothing_to_do_reboots_never(machine: Machine, deploys: Deploys) -> None
 
 
 def test_a_run_killed_in_the_reboot_is_resumed_without_another(machine: Machine, deploys: Deploys) -> None:
-    machine.ssh("rm /var/lib/rig-finished; sed -i s/nr_devices=3/nr_devices=4/ /etc/modprobe.d/rig-options.conf")
+    machine.ssh("rm /var/lib/rig-finished; sed -i s/rig.word=fresh/rig.word=stale/ /etc/default/grub.d/50-rig.cfg")
     process = subprocess.Popen(deploys.words(), cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)  # fmt: skip
     try:
         deadline = time.monotonic() + 600
