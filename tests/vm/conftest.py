@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.targets.host import lock
 from tests.targets.naming import CHECKOUT, names
 from tests.targets.vm.machine import Machine
 
@@ -52,12 +53,14 @@ class Deploys:
 
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Machine]:
-    """A new machine; it goes with the tests unless EMBEDFLEET_KEEP_TARGET is set."""
-    machine = Machine(names())
-    machine.down()
-    machine.up()
+    """A new machine, which goes with the tests; with EMBEDFLEET_KEEP_TARGET the one that is there, which stays."""
+    machine, keep = Machine(names()), bool(os.environ.get("EMBEDFLEET_KEEP_TARGET"))
+    with lock(f"vm-{machine.rig.rig}"):
+        if not keep:
+            machine.down()
+        machine.up()
     yield machine
-    if not os.environ.get("EMBEDFLEET_KEEP_TARGET"):
+    if not keep:
         machine.down()
 
 

@@ -148,7 +148,7 @@ class Machine:
             "UserKnownHostsFile": self.files.known_hosts,
             "IdentitiesOnly": "yes",
             "BatchMode": "yes",
-            "ConnectTimeout": 30,
+            "ConnectTimeout": 60,
             "ServerAliveInterval": 15,
             "LogLevel": "ERROR",
         }
@@ -171,9 +171,11 @@ class Machine:
     def settle(self) -> None:
         """Until sshd answers and systemd has nothing more to start."""
         self._until("answer by ssh", self._answers, BOOT_LIMIT_S)
+        self._until("finish its start", self._settled, SETTLE_LIMIT_S)
+
+    def _settled(self) -> bool:
         told = self.ssh("systemctl is-system-running --wait", check=False, limit=SETTLE_LIMIT_S)
-        if told not in ("running", "degraded"):
-            raise RigError(f"{HOST} is {told or 'silent'} after its boot", self._console())
+        return told in ("running", "degraded")
 
     def _answers(self) -> bool:
         try:

@@ -11,6 +11,9 @@ from tests.targets.vm.state import alive, files, load
 
 HOST = "grace-vm"
 
+#: An emulated machine on a busy one: its sshd needs more than paramiko's 15 seconds for a first word at times.
+PATIENCE = {"banner_timeout": 120, "auth_timeout": 120}
+
 Host = tuple[str, dict[str, Any]]
 
 
@@ -27,6 +30,7 @@ def reach(rig: Names) -> Host:
         "ssh_key": str(rig.state / "id_ed25519"),
         "ssh_known_hosts_file": str(there.known_hosts),
         "ssh_strict_host_key_checking": "yes",
+        "ssh_paramiko_connect_kwargs": PATIENCE,
     }
 
 
