@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYINFRA := $(BIN)/pyinfra inventory/docker.py
 
-.PHONY: demo test test-all test-vm unit lint targets down clean-targets env conda-lock docs bench
+.PHONY: demo test test-all test-vm unit lint targets mirror down clean-targets env conda-lock docs bench
 
 env: $(VENV)/.ok  ## the pinned Python environment
 
@@ -16,9 +16,9 @@ $(VENV)/.ok: requirements-dev.lock
 	touch $@
 
 demo: env  ## from nothing to right embeddings, twice: the second deploy changes nothing
-	$(BIN)/python -m tests.targets.rig up
-	$(PYINFRA) deploy.py -y
-	$(PYINFRA) deploy.py -y
+	$(BIN)/python -m tests.targets.rig up x86
+	$(PYINFRA) --limit "*x86" deploy.py -y
+	$(PYINFRA) --limit "*x86" deploy.py -y
 
 test: lint  ## everything that CI runs
 	$(BIN)/python -m tests.targets.rig up
@@ -40,8 +40,11 @@ lint: env
 	$(BIN)/mypy
 	MYPYPATH=files $(BIN)/mypy -p embedfleetctl
 
-targets: env  ## start the test targets
-	$(BIN)/python -m tests.targets.rig up
+targets: env  ## start the test targets: make targets, or make targets HOSTS="x86 grace"
+	$(BIN)/python -m tests.targets.rig up $(HOSTS)
+
+mirror: env  ## start the local mirror alone
+	$(BIN)/python -m tests.targets.rig mirror
 
 down: env  ## stop them; caches stay
 	$(BIN)/python -m tests.targets.rig down

@@ -97,7 +97,7 @@ def variables(plan: Plan, inputs: Path) -> dict[str, Any]:
         "managed_files": [
             {"path": file.path, "mode": file.mode, "owner": file.owner, "group": file.group} for file in plan.files
         ],
-        "packages": list(plan.packages),
+        "packages": list(plan.system.packages),
         "certificates": list(plan.certificates),
         "parts": [
             {
@@ -219,7 +219,7 @@ def ensure_ansible() -> Path:
 
 def run_embedfleet() -> Run:
     """Deploy once, as ops do."""
-    found = noop.run([INVENTORY, "deploy.py"], SSH)
+    found = noop.run([INVENTORY, "--limit", "*x86", "deploy.py"], SSH)
     changed = tuple(found["changed"] or ())
     return Run("embedfleet", found["code"], found.get("commands"), changed, found["seconds"], found["stderr"])
 
@@ -304,7 +304,7 @@ def main() -> int:
         print(f"bench: error: {error}", file=sys.stderr)
         return 1
     if not args.apply:
-        deployed = noop.run([INVENTORY, "verify.py"], SSH)
+        deployed = noop.run([INVENTORY, "--limit", "*x86", "verify.py"], SSH)
         if deployed["code"]:
             print(deployed["stderr"], file=sys.stderr)
             print(f"bench: the target is not deployed; run pyinfra {INVENTORY} deploy.py -y first", file=sys.stderr)
@@ -314,7 +314,8 @@ def main() -> int:
         (work / "inputs").mkdir()
         (work / "hosts.json").write_text(json.dumps(inventory(info)), encoding="utf-8")
         rendered = noop.run(
-            [INVENTORY, "bench/ansible/render.py"], {**SSH, "EMBEDFLEET_BENCH_INPUTS": str(work / "inputs")}
+            [INVENTORY, "--limit", "*x86", "bench/ansible/render.py"],
+            {**SSH, "EMBEDFLEET_BENCH_INPUTS": str(work / "inputs")},
         )
         if rendered["code"] or not (work / "inputs" / "vars.json").exists():
             print(f"{rendered['stderr']}\nbench: the playbook's inputs could not be rendered", file=sys.stderr)

@@ -67,7 +67,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("arguments", nargs="*", default=["inventory/docker.py", "deploy.py"])
+    parser.add_argument("arguments", nargs="*", default=["inventory/docker.py", "--limit", "*x86", "deploy.py"])
     args = parser.parse_args()
     results = [run(args.arguments) for _ in range(args.runs)]
     for result in results:

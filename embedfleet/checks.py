@@ -6,7 +6,6 @@ Here is what any host needs; what vLLM, CUDA, driver and Python need of one anot
 from __future__ import annotations
 
 from embedfleet.facts.survey import Survey
-from embedfleet.models import MODELS
 from embedfleet.plan import Plan
 from embedfleet.platforms import Platform
 from embedfleet.problems import Problem
@@ -14,6 +13,7 @@ from embedfleet.refusals import stack_problems
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
 from embedfleet.stack import numbers
+from embedfleet.systems import SYSTEMS, system_of
 
 # Systems whose own g++ is too old for vLLM's CPU kernels (read; seen refused on Debian 12 by CMake itself).
 _OLD_COMPILERS = {("debian", "12"): "12.2", ("ubuntu", "22.04"): "11.4", ("ubuntu", "20.04"): "9.4"}
@@ -36,20 +36,33 @@ def _system(host: str, settings: Settings, platform: Platform, survey: Survey) -
         found.append(Problem(host, "_sudo", "commands do not run as root on this host", cure))
     if survey.init not in ("systemd", ""):
         found.append(Problem(host, "host", f"PID 1 is {survey.init}, not systemd", "use a host with systemd"))
-    if "apt-get" not in survey.managers:
-        reason = f"{survey.os_name or 'this system'} has no apt"
-        found.append(Problem(host, "host", reason, "use Debian 12 or Ubuntu 22.04/24.04; others come later"))
+    system = system_of(survey)
+    if system is None:
+        reason = f"{survey.os_name or 'this system'} is none that embedfleet knows"
+        found.append(Problem(host, "host", reason, f"use {'; '.join(each.name for each in SYSTEMS)}"))
+    elif f"{system.manager}{'-get' if system.manager == 'apt' else ''}" not in survey.managers:
+        reason = f"{survey.os_name} without {system.manager}: packages cannot be installed"
+        found.append(Problem(host, "host", reason, f"install {system.manager}; image-based variants are not supported"))
     if survey.cpu.count is None:
         reason = "the number of cores is unknown, and threads and compiler jobs come from it"
         found.append(Problem(host, "host", reason, "see that /proc/cpuinfo can be read on the host"))
-    compiler = survey.compilers.get("g++") or _OLD_COMPILERS.get((survey.os_id, survey.os_version), "")
+    # Where compilers come beside the system's own, how old those are does not matter.
+    own = "" if system and system.compilers else survey.compilers.get("g++", "")
+    compiler = own or _OLD_COMPILERS.get((survey.os_id, survey.os_version), "")
     if platform.device == "cpu" and settings.vllm_precompiled is None and (9,) <= numbers(compiler) < (12, 3):
         reason = f"{survey.os_name} has g++ {compiler}, and vLLM's CPU kernels need 12.3 or newer"
         cure = "use Ubuntu 24.04 or Debian 13, or reuse the kernels of a wheel: vllm_precompiled"
         found.append(Problem(host, "vllm_precompiled", reason, cure, source="vLLM cmake/cpu_extension.cmake"))
-    if settings.model_id not in MODELS:
+    if settings.model is None:
         reason = f"nothing is known of {settings.model_id}'s vectors, so they cannot be proven right"
-        found.append(Problem(host, "model_id", reason, "add a row to embedfleet/models.py"))
+        found.append(
+            Problem(
+                host,
+                "model_id",
+                reason,
+                "measure them once on a host that you trust, and set model_known; or add a row to embedfleet/models.py",
+            )
+        )
     return found
 
 
@@ -74,7 +87,7 @@ def _ports(host: str, settings: Settings, survey: Survey) -> list[Problem]:
 
 def disk_needed(plan: Plan, survey: Survey) -> float:
     """Return GiB that this deploy needs at /opt: for what is not there yet, and half a GiB for the rest."""
-    model = MODELS.get(plan.settings.model_id)
+    model = plan.settings.model
     engine = 0 if f"engines/{plan.engine.id}" in survey.parts else plan.platform.engine_gib
     return engine + (0 if f"models/{plan.model.id}" in survey.parts or not model else model.disk_gib) + 0.5
 
@@ -91,7 +104,7 @@ def disk_problems(plan: Plan, survey: Survey) -> list[Problem]:
 
 
 def _checked(settings: Settings) -> str:
-    model = MODELS.get(settings.model_id)
+    model = settings.model
     known = len(model.sha256) if model and not settings.model_sha256 else 0
     return (
         f"{known} files are checked against publicly known contents, the others as the server lists them"
@@ -113,6 +126,12 @@ def _warnings(host: str, settings: Settings, platform: Platform, survey: Survey)
             "model_sha256",
             f"{settings.model_id}@{settings.model_revision} is not pinned: {_checked(settings)}",
             "pin model_revision and model_sha256 (docs/first-deploy.md)",
+        )
+    if survey.selinux:
+        warn(
+            "host",
+            "SELinux enforces, and embedfleet has never been run under it",
+            "if the gateway answers 502: setsebool -P httpd_can_network_connect 1 (nginx may not connect otherwise)",
         )
     for reason in survey.reboot:
         warn("host", f"a reboot is pending: {reason}", "reboot it when it suits", "what runs is not what is installed")

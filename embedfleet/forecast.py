@@ -7,7 +7,6 @@ from typing import Any
 
 from embedfleet.checks import disk_needed
 from embedfleet.facts.survey import Survey
-from embedfleet.models import MODELS
 from embedfleet.plan import Plan, jobs
 from embedfleet.refusals import driver_action
 
@@ -53,14 +52,16 @@ def forecast(plan: Plan, survey: Survey, why: str = "") -> Forecast:
     fetch = f"models/{plan.model.id}" not in there
     version = str(plan.engine.spec["version"])
     old = survey.current.partition("-")[0]
-    packages = [f"{name}: to be installed" for name in plan.packages if survey.packages and name not in survey.packages]
+    packages = [
+        f"{name}: to be installed" for name in plan.system.packages if survey.managers and name not in survey.packages
+    ]
     if old != version:
         packages.append(f"vLLM {old or 'none'} -> {version}")
     if driver_action(plan.settings, plan.platform, survey) != "none":
         packages.append(f"NVIDIA driver {survey.driver.version or 'none'}: kept")
     if fetch:
         packages.append(f"model -> {plan.settings.model_id}@{plan.settings.model_revision}")
-    model = MODELS.get(plan.settings.model_id)
+    model = plan.settings.model
     downloads: dict[str, float | None] = {}
     if build:
         downloads["vLLM's packages"] = plan.platform.engine_gib / 4

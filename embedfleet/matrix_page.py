@@ -9,13 +9,14 @@ from embedfleet.generated import write_or_check
 from embedfleet.gpus import GPUS
 from embedfleet.platforms import PLATFORMS, Known, Platform
 from embedfleet.stack import MIN_CAPABILITY, VERSIONS
+from embedfleet.systems import SYSTEMS
 
 PAGE = Path(__file__).parent.parent / "docs" / "platform-matrix.md"
 
 _HEAD = """# Platform matrix
 
 Every kind of host, what the deploy does there, and how each value is known. Generated from `embedfleet/platforms.py`,
-`gpus.py` and `stack.py` (`make docs`).
+`systems.py`, `gpus.py` and `stack.py` (`make docs`).
 
 **How it is known**: *read*: in sources, documents or public reports, on no machine. *run*: on a stand-in, such as a
 container or another card. *verified*: on that hardware. A row is worth its weakest value. **No row has been verified on Grace
@@ -80,7 +81,6 @@ def _values(row: Platform) -> dict[str, tuple[str, str]]:
         "enforce_eager": ("eager", "yes" if row.enforce_eager else "no"),
         "requirements": ("engine's lock", row.requirements),
         "indexes": ("more indexes", " ".join(row.indexes)),
-        "packages": ("distribution packages", " ".join(row.packages)),
         "threads": ("NUMA and SMT", row.threads),
         "page_size": ("page size advised", f"{row.page_size // 1024} KiB" if row.page_size else ""),
         "build_gib": ("memory a compiler job", f"{row.build_gib:.0f} GiB"),
@@ -94,6 +94,16 @@ def _known(known: Known) -> str:
     return f"*{known.how}* {known.date}: {_cell(known.source)}"
 
 
+def _systems() -> str:
+    text = (
+        "\n## Operating systems\n\n| system | packages | compilers, Python of the tools | known |\n|---|---|---|---|\n"
+    )
+    for system in SYSTEMS:
+        also = f"{system.compilers or '/usr/bin'}; {system.python}"
+        text += f"| {system.name} | {system.manager}: {' '.join(system.packages)} | {also} | {system.known} |\n"
+    return text
+
+
 def page() -> str:
     """Return the page."""
     lines = [
@@ -104,7 +114,7 @@ def page() -> str:
         shown = _values(row)
         cells = [shown[name][1] for name in ("device", "arch_list", "dtype", "driver", "install")]
         lines.append(f"| [{row.name}](#{row.name}) | {row.title} | {' | '.join(map(_cell, cells))} | {row.how} |")
-    text = _HEAD + "\n".join(lines) + "\n"
+    text = _HEAD + "\n".join(lines) + "\n" + _systems()
     for row in PLATFORMS.values():
         text += f"\n## {row.name}\n\n{row.title}. Weakest value: **{row.how}**.\n\n| what | value | how it is known |\n|---|---|---|\n"
         text += "".join(

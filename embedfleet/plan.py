@@ -12,13 +12,14 @@ from typing import Any
 
 from embedfleet.facts.state import ROOT
 from embedfleet.facts.survey import Survey
-from embedfleet.models import FAR, MODELS, NEAR, QUERY, Model
+from embedfleet.models import FAR, NEAR, QUERY, Model
 from embedfleet.platforms import Platform
 from embedfleet.recognise import capabilities
-from embedfleet.render import GATEWAY_STALE, ManagedFile, managed_files, units
+from embedfleet.render import GATEWAY_STALE, ManagedFile, certificate_path, managed_files, units
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
 from embedfleet.stack import MIN_CAPABILITY
+from embedfleet.systems import DEBIAN, System, system_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,10 +54,10 @@ class Plan:
     model: Part
     release_part: Part
     files: tuple[ManagedFile, ...]
-    packages: tuple[str, ...]
+    system: System
     accounts: tuple[str, ...]
     directories: dict[str, tuple[str, str]]  # path -> (octal mode, owner)
-    certificates: tuple[str, ...]
+    certificates: tuple[str, ...]  # their files under the system's anchors
     there: frozenset[str]  # finished parts on the host, as kind/id
 
     @property
@@ -88,18 +89,19 @@ def fingerprint(*inputs: Any) -> str:
 
 def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey, sources: Sources) -> Plan:
     """Return the plan of a host that `problems_of` has nothing fatal against."""
-    model = MODELS.get(settings.model_id, Model(dimension=0, max_len=0, disk_gib=5))
+    system = system_of(survey) or DEBIAN  # another is refused, and its other problems are told with it
+    model = settings.model or Model(dimension=0, max_len=0, disk_gib=5)
     extra = settings.python_extra_index_urls or ([] if settings.python_index_url else list(platform.indexes))
     indexes = {"index_url": settings.python_index_url, "extra_index_urls": extra}
 
     tools_id = fingerprint(sources.locks["tools"], survey.os_id, survey.os_version, platform.machine)
-    tools = Part("tools", tools_id, {**indexes, "content_lock": sources.locks["tools"]}, 1800)
+    tools = Part("tools", tools_id, {**indexes, "python": system.python, "content_lock": sources.locks["tools"]}, 1800)
 
     conda_id = fingerprint(sources.locks["conda"], platform.conda_subdir)
     conda_spec = {"channel": settings.conda_channel, "subdir": platform.conda_subdir, "tools": tools_id}
     conda = Part("conda", conda_id, {**conda_spec, "content_lock": sources.locks["conda"]}, 1800)
 
-    engine = _engine(settings, platform, survey, sources, conda_id, tools_id, indexes)
+    engine = _engine(settings, platform, system, survey, sources, conda_id, tools_id, indexes)
     short = settings.model_id.rpartition("/")[2]
     model_id = f"{short}-{fingerprint(settings.model_id, settings.model_revision, settings.model_sha256, settings.model_exclude)}"
     model_spec = {
@@ -138,11 +140,11 @@ def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey,
         engine=engine,
         model=Part("models", model_id, model_spec, 14400 + 600),
         release_part=Part("releases", release, release_spec, 600),
-        files=managed_files(settings, platform, sources, unit_files),
-        packages=platform.packages,
+        files=managed_files(settings, system, sources, unit_files),
+        system=system,
         accounts=(settings.service_user, BUILD_USER),
         directories=_directories(),
-        certificates=tuple(f"/usr/local/share/ca-certificates/embedfleet-{name}.crt" for name in sources.certificates),
+        certificates=tuple(certificate_path(system, name) for name in sources.certificates),
         there=survey.parts,
     )
 
@@ -150,6 +152,7 @@ def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey,
 def _engine(
     settings: Settings,
     platform: Platform,
+    system: System,
     survey: Survey,
     sources: Sources,
     conda: str,
@@ -186,6 +189,7 @@ def _engine(
         "patches": [{"name": name, "sha256": sha, "text": text} for name, sha, text in sources.patches],
         "build_env": {**env, "MAX_JOBS": str(jobs(settings, platform, survey))},
         "tools": tools,
+        "compilers": system.compilers,
         "limit": settings.build_timeout,
         "content_lock": sources.locks["engine"],
     }

@@ -41,21 +41,6 @@ class DriverPolicy:
 _TORCH_CPU = ("https://download.pytorch.org/whl/cpu",)
 _IBM = ("https://wheels.developerfirst.ibm.com/ppc64le/linux/+simple/",)
 
-# What every build on Debian and Ubuntu needs beside the locked Python packages: a compiler for the kernels and for
-# torch.compile at run time, git for the sources, libnuma for vLLM's CPU worker, the OpenMP runtime that torch loads.
-_DEBIAN = (
-    "ca-certificates",
-    "curl",
-    "g++",
-    "git",
-    "libgomp1",
-    "libnuma-dev",
-    "nginx",
-    "numactl",
-    "python3",
-    "python3-venv",
-)
-
 
 @dataclass(frozen=True)
 class Platform:
@@ -108,7 +93,6 @@ class Platform:
     serve_env: dict[str, str] = field(default_factory=dict)
     requirements: str = ""
     indexes: tuple[str, ...] = ()
-    packages: tuple[str, ...] = _DEBIAN
     threads: str = ""
     page_size: int | None = None
     enforce_eager: bool = False
@@ -156,7 +140,6 @@ _ALL = {
     "serve_env": _read("vLLM 0.33 envs.py"),
     "requirements": _read("files/locks"),
     "indexes": _read("requirements/cpu.txt of vLLM 0.33; torch's and IBM's indexes"),
-    "packages": _read("Debian's and Ubuntu's archives, the same names on every architecture"),
     "threads": _read("vLLM 0.33 vllm/platforms/cpu.py"),
     "page_size": _read("NVIDIA's Grace performance tuning guide"),
     "enforce_eager": _read("vLLM 0.33"),
@@ -265,7 +248,11 @@ def _cpu(
 
 
 _OPEN = _read("R580 is LTS to 2028; open modules only: NVIDIA/cloud-native-docs PR#6; CUDA 13 needs R580")
-_POWER = {
+_EMULATED = {
+    field: Known("run", "emulated containers with presented hardware; vLLM itself by a stand-in (docs/testing.md)")
+    for field in ("machine", "conda_subdir")
+}
+_POWER = _EMULATED | {
     "build_env": _read("vLLM 0.33 cmake/cpu_extension.cmake:190-202, docker/Dockerfile.ppc64le:57-59"),
     "component_flags": _read("vLLM 0.33 docker/build_vllm_ppc64le.sh"),
     "indexes": _read("IBM's index as listed in ppc64le/pyeco (2026-08-20); torch up to 2.13"),
@@ -277,7 +264,7 @@ _X86 = {
     field: Known("run", "systemd containers on x86_64, kernels from a precompiled wheel; `make demo`")
     for field in (
         "machine", "conda_subdir", "device", "dtype", "python", "install", "serve_env", "requirements", "threads",
-        "enforce_eager", "engine_gib", "vllm", "packages",
+        "enforce_eager", "engine_gib", "vllm",
     )
 }  # fmt: skip
 
@@ -292,7 +279,7 @@ PLATFORMS: dict[str, Platform] = {
             products="NVIDIA MGX and OEM servers; DMI differs by maker",
             page_size=65536,
             notes="easiest of the Grace hosts: FlashAttention 3, native sm_90",
-            known={"driver": _OPEN},
+            known=_EMULATED | {"driver": _OPEN},
         ),
         _cuda(
             "gb200",

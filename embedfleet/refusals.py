@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from embedfleet.facts.survey import Survey
 from embedfleet.gpus import GPUS, VFIO, blackwell
-from embedfleet.models import MODELS
 from embedfleet.platforms import Platform
 from embedfleet.problems import Problem
 from embedfleet.recognise import ac922, capabilities
@@ -265,7 +264,7 @@ def _flags(settings: Settings, platform: Platform, _: Survey, __: Sources) -> Fo
                 matters="vLLM fails to load the model",
                 source="vLLM's model loader; there is no AWQ or GPTQ copy of BGE-M3",
             )
-    model = MODELS.get(settings.model_id)
+    model = settings.model
     length = settings.max_model_len or (model.max_len if model else 0)
     if settings.max_num_batched_tokens and settings.max_num_batched_tokens < length:
         yield _no(

@@ -13,6 +13,7 @@ from embedfleet.facts.state import ROOT, FileState
 from embedfleet.platforms import Platform
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
+from embedfleet.systems import System
 
 GATEWAY_STALE = "/var/lib/embedfleet/gateway/stale"
 
@@ -79,7 +80,7 @@ def units(settings: Settings, platform: Platform, sources: Sources) -> dict[str,
 
 
 def managed_files(
-    settings: Settings, platform: Platform, sources: Sources, unit_files: dict[str, str]
+    settings: Settings, system: System, sources: Sources, unit_files: dict[str, str]
 ) -> tuple[ManagedFile, ...]:
     """Return every file that the deploy owns on the host."""
     host = {
@@ -120,5 +121,10 @@ def managed_files(
         )
     )
     for name, pem in sources.certificates.items():
-        files.append(ManagedFile(f"/usr/local/share/ca-certificates/embedfleet-{name}.crt", pem))
+        files.append(ManagedFile(certificate_path(system, name), pem))
     return tuple(files)
+
+
+def certificate_path(system: System, name: str) -> str:
+    """Return where a site's authority goes, under a name that tells that it is ours."""
+    return f"{system.anchors}/embedfleet-{name}{system.suffix}"

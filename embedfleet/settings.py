@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
+from embedfleet.models import MODELS, Model
 from embedfleet.problems import Problem, Refused
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -34,6 +35,17 @@ class Patch(_Strict):
 
     file: str = Field(description="path on the controller, relative to the repository")
     sha256: Sha256 = Field(description="of that file; another content is refused")
+
+
+class KnownModel(_Strict):
+    """How right vectors look of a model that embedfleet/models.py has no row for: measured once, on a host that is trusted."""
+
+    dimension: int = Field(ge=1, description="of its vectors")
+    max_len: int = Field(ge=1, description="tokens a text may have")
+    near: float | None = Field(None, ge=-1, le=1, description="similarity of the probe's related texts")
+    far: float | None = Field(None, ge=-1, le=1, description="similarity of its unrelated texts")
+    tolerance: float = Field(0.02, gt=0, le=0.5, description="how far a similarity may be off")
+    disk_gib: float = Field(5.0, gt=0, description="what it takes on disk")
 
 
 class PrecompiledWheel(_Strict):
@@ -58,6 +70,9 @@ class Settings(_Strict):
     model_sha256: dict[str, Sha256] = Field({}, description="file -> sha256; each must be there and be right")
     model_exclude: list[str] = Field(
         ["onnx/*", "imgs/*", "*.jpg", "*.png", "*.md", "openvino/*"], description="file patterns that serving needs not"
+    )
+    model_known: KnownModel | None = Field(
+        None, description="how right vectors of model_id look, where the project knows no such model"
     )
     model_retries: int = Field(
         5, ge=0, description="times that the ModelScope client tries a file again, waiting longer each time"
@@ -120,6 +135,11 @@ class Settings(_Strict):
     )
     service_user: Name = Field("embedfleet", description="account of instances and gateway, without login")
     format: Literal["table", "json"] = Field("table", description="of reports: --data format=json for programs")
+
+    @property
+    def model(self) -> Model | None:
+        """What is known of the model: by the settings, else by the project; None for nothing."""
+        return Model(**self.model_known.model_dump()) if self.model_known else MODELS.get(self.model_id)
 
     @field_validator("gateway_host")
     @classmethod

@@ -50,9 +50,10 @@ def page() -> str:
         default = repr(field.default).replace("|", "\\|")
         rows.append(f"| `{name}` | {_type(schema['properties'][name])} | `{default}` | {field.description} |")
     text = _HEAD + "\n".join(rows) + "\n"
-    for name in ("Patch", "PrecompiledWheel"):
-        fields = ", ".join(f"`{field}`" for field in schema["$defs"][name]["properties"])
-        text += f"\n{name}: a dict of {fields}; `sha256` is 64 hex digits.\n"
+    for name in ("KnownModel", "Patch", "PrecompiledWheel"):
+        parts = schema["$defs"][name]["properties"]
+        fields = ", ".join(f"`{field}`" for field in parts)
+        text += f"\n{name}: a dict of {fields}{'; `sha256` is 64 hex digits' if 'sha256' in parts else ''}.\n"
     return text
 
 

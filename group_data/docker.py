@@ -1,4 +1,7 @@
-"""The test targets: a small real model and vLLM with kernels from a wheel, everything from the local mirror."""
+"""The test targets: a small real model and vLLM with kernels from a wheel, everything from the local mirror.
+
+What differs by target (tests/targets/info.py: conda's lock, the stand-in for vLLM) stands beside the host in the inventory.
+"""
 
 from tests.targets.host import RigError as _RigError
 from tests.targets.info import read_info as _read_info
@@ -16,7 +19,6 @@ if _info:
 
     python_index_url = f"{_mirror}/simple/"
     conda_channel = f"{_mirror}/conda"
-    conda_lock = _info["conda"]["lock"]
     site_ca_certificates = _info["site_ca"]
 
     vllm_git_url = _info["mirror"]["git"]

@@ -1,4 +1,6 @@
-"""The test targets of this checkout: systemd containers with real vLLM. `make targets` starts them.
+"""The test targets of this checkout: systemd containers, x86_64 and emulated. `make targets` starts them.
+
+x86 serves with real vLLM, the others with its stand-in (tests/targets/standin), by the same tasks.
 
 EMBEDFLEET_TRANSPORT=ssh reaches the same hosts over ssh, as production does; so does a user who may not use Docker's
 socket without sudo, since pyinfra's connector calls plain `docker`.
@@ -7,6 +9,7 @@ socket without sudo, since pyinfra's connector calls plain `docker`.
 import os as _os
 
 from tests.targets.host import RigError as _RigError
+from tests.targets.info import host_data as _host_data
 from tests.targets.info import read_info as _read_info
 from tests.targets.naming import TARGETS as _TARGETS
 from tests.targets.naming import names as _names
@@ -23,8 +26,9 @@ _transport = _os.environ.get("EMBEDFLEET_TRANSPORT") or (
 
 def _host(name):
     entry = _info["hosts"][name]
+    data = _host_data(_info, name)
     if _transport == "docker":
-        return f"@docker/{entry['container']}"
+        return (f"@docker/{entry['container']}", data)
     reach = {
         "ssh_hostname": entry["ip"],
         "ssh_user": _ssh["user"],
@@ -32,7 +36,13 @@ def _host(name):
         "ssh_known_hosts_file": _ssh["known_hosts"],
         "ssh_strict_host_key_checking": "yes",
     }
-    return (name, reach)
+    return (name, {**reach, **data})
 
 
-x86 = [_host(name) for name in _TARGETS if name == "x86"]
+def _group(group):
+    return [_host(name) for name, target in _TARGETS.items() if target.group == group and name in _info["hosts"]]
+
+
+x86 = _group("x86")
+grace = _group("grace")
+power = _group("power")

@@ -13,6 +13,5 @@ def site(plan: Plan) -> None:
     """Lay the ground that every other component stands on."""
     files.managed(name="Files", files=plan.files)
     system.accounts_and_directories(name="Accounts and directories", users=plan.accounts, directories=plan.directories)
-    # The gateway runs nginx in a unit of its own; Debian's unit would open port 80 on every host.
-    system.packages(name="Packages", names=plan.packages, masked={"nginx": "nginx.service"})
-    system.certificates(name="Site certificates", paths=plan.certificates)
+    system.packages(name="Packages", system=plan.system)
+    system.certificates(name="Site certificates", system=plan.system, paths=plan.certificates)

@@ -74,12 +74,12 @@ class TrustedCertificates(FactBase[dict[str, bool]]):
 
     default = dict
 
-    def command(self) -> StringCommand:
+    def command(self, anchors: str, bundle: str) -> StringCommand:
         # The last line before END is part of the signature, so it tells one certificate from another.
         return StringCommand(
-            'for f in /usr/local/share/ca-certificates/embedfleet-*.crt; do [ -e "$f" ] || continue;'
+            f'for f in {anchors}/embedfleet-*; do [ -e "$f" ] || continue;'
             " l=$(grep -B1 -m1 'END CERTIFICATE' \"$f\" | head -n1);"
-            ' if grep -qF -- "$l" /etc/ssl/certs/ca-certificates.crt 2>/dev/null; then echo "yes $f";'
+            f' if grep -qF -- "$l" {bundle} 2>/dev/null; then echo "yes $f";'
             ' else echo "no $f"; fi; done'
         )
 

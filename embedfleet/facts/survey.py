@@ -17,6 +17,7 @@ from embedfleet.facts.system import (
     parse_versions,
     reboot_reasons,
 )
+from embedfleet.systems import SYSTEMS
 
 PATHS = ("/opt", "/var", "/tmp")
 
@@ -49,7 +50,8 @@ s memory; n=0; while [ $n -lt 5 ] && read -r l; do echo "$l"; n=$((n+1)); done <
 s glibc; getconf GNU_LIBC_VERSION 2>/dev/null
 s product; f /sys/class/dmi/id/product_name; s vendor; f /sys/class/dmi/id/sys_vendor
 s soc; for d in /sys/devices/soc[0-9]*/soc_id; do f "$d"; done
-s devicetree; [ -r /proc/device-tree/model ] && { tr '\000' '\n' </proc/device-tree/model; echo; tr '\000' '\n' </proc/device-tree/compatible; }
+t=/sys/firmware/devicetree/base  # /proc/device-tree is a link to it
+s devicetree; [ -r $t/model ] && { tr '\000' '\n' <$t/model; echo; tr '\000' '\n' <$t/compatible; }
 s virt; systemd-detect-virt 2>/dev/null
 s pci; [ -d /sys/bus/pci/devices ] && echo bus; for d in /sys/bus/pci/devices/*; do
   v=; { read -r v <"$d/vendor"; } 2>/dev/null; [ "$v" = 0x10de ] || continue
@@ -61,15 +63,17 @@ s disk_module; m version; s licence; m license
 s libraries; for l in /usr/lib/*/libnvidia-ml.so.*.* /usr/lib64/libnvidia-ml.so.*.*; do [ -e "$l" ] && echo "$l"; done
 s nouveau; [ -d /sys/module/nouveau ] && echo loaded
 s secureboot; if [ -d /sys/firmware/efi ]; then od -An -tu1 -j4 -N1 /sys/firmware/efi/efivars/SecureBoot-* 2>/dev/null
-  elif [ -e /proc/device-tree/ibm,secureboot/os-secureboot-enforcing ]; then echo 1; else echo none; fi
+  elif [ -e $t/ibm,secureboot/os-secureboot-enforcing ]; then echo 1; else echo none; fi
 s compilers; for c in gcc g++; do v=$($c -dumpfullversion 2>/dev/null) && echo "$c $v"; done
   command -v nvcc >/dev/null && nvcc --version 2>/dev/null | sed -n 's/.*release /nvcc /p'; for d in /opt/rh/gcc-toolset-*; do [ -d "$d" ] && echo "${d##*/} there"; done
 s runtimes; for c in docker containerd podman crio; do command -v $c >/dev/null && echo "$c there"; done
 s reboot; [ -e /run/reboot-required ] && cat /run/reboot-required /run/reboot-required.pkgs 2>/dev/null
 s kernels; for d in /lib/modules/*; do [ -d "$d" ] && echo "${d##*/}"; done
-s packages; dpkg-query -W -f='${db:Status-Status} ${Package} ${Version}\n' ca-certificates curl g++ git libgomp1 libnuma-dev nginx numactl python3 \
-  python3-venv 'nvidia-driver-[0-9]*' 'linux-modules-nvidia-*' nvidia-container-toolkit 2>/dev/null | sed -n 's/^installed //p'
-s init; f /proc/1/comm; s uid; id -u
+s packages; p="@PACKAGES@"
+  dpkg-query -W -f='${db:Status-Status} ${Package} ${Version}\n' $p 'nvidia-driver-[0-9]*' 'linux-modules-nvidia-*' nvidia-container-toolkit 2>/dev/null |
+  sed -n 's/^installed //p'; command -v dnf >/dev/null && rpm -q --qf '@%{NAME} %{VERSION}-%{RELEASE}\n' $p nvidia-driver nvidia-open nvidia-container-toolkit 2>/dev/null |
+  sed -n 's/^@//p'
+s init; f /proc/1/comm; s uid; id -u; s selinux; f /sys/fs/selinux/enforce
 s managers; for c in apt-get dnf zypper; do command -v $c >/dev/null && echo "$c there"; done
 s disk; d=/opt; [ -d /opt/embedfleet ] && d=/opt/embedfleet; df -Pk "$d" /var /tmp 2>/dev/null
 s parts; find /opt/embedfleet -mindepth 3 -maxdepth 3 -name manifest.json -size +0 2>/dev/null
@@ -78,6 +82,9 @@ s tcp; grep -h ' 0A ' /proc/net/tcp /proc/net/tcp6 2>/dev/null
 s listeners; ss -Hltnpe 2>/dev/null | head -c 1000000
 s end
 """
+
+
+SCRIPT = _SCRIPT.replace("@PACKAGES@", " ".join(sorted({name for system in SYSTEMS for name in system.packages})))
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,8 @@ class Survey:
     :param pci: NVIDIA display or 3D controllers on the PCI bus, driver or not
     :param gpus: the GPUs that nvidia-smi lists
     :param secure_boot: whether the firmware enforces signatures
+    :param os_like: what the system says it is like (ID_LIKE)
+    :param selinux: whether SELinux enforces; None where there is none
     :param compilers: gcc, g++, nvcc, gcc-toolset-N -> version
     :param runtimes: container runtimes that are there
     :param managers: package managers that are there
@@ -113,6 +122,7 @@ class Survey:
     os_id: str = ""
     os_name: str = ""
     os_version: str = ""
+    os_like: tuple[str, ...] = ()
     dgx: dict[str, str] = field(default_factory=dict)
     cpu: Cpu = field(default_factory=Cpu)
     memory_mib: int | None = None
@@ -127,6 +137,7 @@ class Survey:
     gpus: tuple[Gpu, ...] = ()
     driver: Driver = field(default_factory=Driver)
     secure_boot: bool | None = None
+    selinux: bool | None = None
     compilers: dict[str, str] = field(default_factory=dict)
     runtimes: tuple[str, ...] = ()
     managers: tuple[str, ...] = ()
@@ -196,6 +207,7 @@ def parse(output: list[str]) -> Survey:
         os_id=os_release.get("ID", ""),
         os_name=os_release.get("PRETTY_NAME", ""),
         os_version=os_release.get("VERSION_ID", ""),
+        os_like=tuple(os_release.get("ID_LIKE", "").split()),
         dgx=parse_dgx(lines("dgx")),
         cpu=parse_cpu(lines("cpu"), first("cores"), first("siblings"), first("smt"), lines("numa")),
         memory_mib=mib("MemTotal"),
@@ -210,6 +222,7 @@ def parse(output: list[str]) -> Survey:
         gpus=gpus,
         driver=driver,
         secure_boot=parse_secure_boot(lines("secureboot")),
+        selinux={"0": False, "1": True}.get(first("selinux")),
         compilers=parse_versions(lines("compilers")),
         runtimes=tuple(parse_versions(lines("runtimes"))),
         managers=tuple(parse_versions(lines("managers"))),
@@ -230,7 +243,7 @@ class HostSurvey(FactBase[Survey]):
     default = Survey
 
     def command(self) -> StringCommand:
-        return StringCommand(_SCRIPT)
+        return StringCommand(SCRIPT)
 
     def process(self, output: list[str]) -> Survey:
         return parse(list(output))

@@ -8,9 +8,12 @@ from pyinfra import host
 from pyinfra.api import QuoteString, StringCommand, operation
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.facts.deb import DebPackages
-from pyinfra.operations import apt
+from pyinfra.facts.rpm import RpmPackages
+from pyinfra.operations import apt, dnf
 
+from embedfleet.facts.installed import RECORD
 from embedfleet.facts.state import Accounts, TrustedCertificates
+from embedfleet.systems import System
 
 
 @operation()
@@ -24,58 +27,81 @@ def accounts_and_directories(
     + directories: path -> (octal mode, owner), parents before children
     """
     have: list[str] = host.get_fact(Accounts, users=list(users), directories=list(directories))
-    if any(f"user {user}" not in have for user in users):
-        yield StringCommand("systemd-sysusers /etc/sysusers.d/embedfleet.conf")
+    missing = [user for user in users if f"user {user}" not in have]
+    if missing:
+        # recorded before: an account that is not ours is never removed, one that is ours never forgotten
+        yield StringCommand(
+            f"set -e; mkdir -p {RECORD}; printf '%s\\n'", *(QuoteString(user) for user in missing), f">>{ACCOUNTS};",
+            "systemd-sysusers /etc/sysusers.d/embedfleet.conf",
+        )  # fmt: skip
     wrong = {p: want for p, want in directories.items() if f"dir {p} {want[0]} {want[1]}" not in have}
     for path, (mode, owner) in wrong.items():
         yield StringCommand(
             "install -d -m", mode, "-o", QuoteString(owner), "-g", QuoteString(owner), QuoteString(path)
         )
-    if not wrong and all(f"user {user}" in have for user in users):
+    if not wrong and not missing:
         host.noop(f"{len(users)} accounts and {len(directories)} directories are right")
 
 
-@operation()
-def packages(names: Sequence[str], masked: Mapping[str, str]) -> Generator[PyinfraCommand, None, None]:
-    """
-    Ensure distribution packages, without starting the services that some of them bring.
+ACCOUNTS = f"{RECORD}/accounts.ours"
+# What was installed before a deploy added to it, and what deploys have added since: uninstall.py takes away the latter alone.
+BEFORE = f"{RECORD}/packages.before"
+OURS = f"{RECORD}/packages.ours"
+LIST = {"apt": "dpkg-query -W -f '${Package}\\n'", "dnf": "rpm -qa --qf '%{NAME}\\n'"}
 
-    + names: packages
-    + masked: package -> its unit, masked before a package that we bring is installed (Debian would start it); a
-      package that was there before keeps its service
+# A run that lost its connection leaves dpkg half-configured: finish it. It may also leave apt at work on the host, as
+# unattended-upgrades do: wait, since dpkg itself and `apt-get update` know no time-out for their locks. dnf waits by itself.
+_SETTLE = (
+    "n=0; until DEBIAN_FRONTEND=noninteractive dpkg --configure -a --force-confdef --force-confold && apt-get check -qq;",
+    "do n=$((n+1)); [ $n -lt 60 ] || exit 1; echo 'waiting for another apt or dpkg'; sleep 5; done",
+)
+
+
+@operation()
+def packages(system: System) -> Generator[PyinfraCommand, None, None]:
     """
-    have = host.get_fact(DebPackages)
-    missing = [name for name in names if name not in have]
+    Ensure the distribution's packages, without starting the services that some of them bring, and keep a record of them.
+
+    + system: their names and their manager. A service that comes with a package of ours is masked before; a package that
+      was there before keeps its service.
+    """
+    have = host.get_fact(DebPackages if system.manager == "apt" else RpmPackages)
+    missing = [name for name in system.packages if name not in have]
     if not missing:
-        host.noop(f"{len(names)} packages are installed")
+        host.noop(f"{len(system.packages)} packages are installed")
         return
     host.log(f"install {', '.join(missing)}")
-    # A run that lost its connection leaves dpkg half-configured: finish it. It may also leave apt at work on the host, as
-    # unattended-upgrades do: wait, since dpkg itself and `apt-get update` know no time-out for their locks.
+    listed = f"{LIST[system.manager]} | LC_ALL=C sort -u"
+    yield StringCommand(f"set -e; test -e {BEFORE} || {{ {listed} >{BEFORE}.new; mv {BEFORE}.new {BEFORE}; }}")
+    for package, unit in system.masked:
+        if package in missing:
+            yield StringCommand("ln -sfn /dev/null", QuoteString(f"/etc/systemd/system/{unit}"))
+    if system.manager == "apt":
+        yield StringCommand(*_SETTLE)
+        yield from apt.packages._inner(
+            packages=missing, update=True, no_recommends=True, extra_install_args="-o DPkg::Lock::Timeout=300"
+        )
+    else:
+        yield from dnf.packages._inner(packages=missing, extra_install_args="--setopt=install_weak_deps=False")
     yield StringCommand(
-        "n=0; until DEBIAN_FRONTEND=noninteractive dpkg --configure -a --force-confdef --force-confold && apt-get check -qq;",
-        "do n=$((n+1)); [ $n -lt 60 ] || exit 1; echo 'waiting for another apt or dpkg'; sleep 5; done",
-    )
-    for name in missing:
-        if name in masked:
-            yield StringCommand("ln -sfn /dev/null", QuoteString(f"/etc/systemd/system/{masked[name]}"))
-    yield from apt.packages._inner(
-        packages=missing, update=True, no_recommends=True, extra_install_args="-o DPkg::Lock::Timeout=300"
+        f"set -e; {{ {listed} | LC_ALL=C comm -13 {BEFORE} -; cat {OURS} 2>/dev/null || :; }} | LC_ALL=C sort -u >{OURS}.new;",
+        f"mv {OURS}.new {OURS}; rm -f {BEFORE}",
     )
 
 
 @operation()
-def certificates(paths: Sequence[str]) -> Generator[PyinfraCommand, None, None]:
+def certificates(system: System, paths: Sequence[str]) -> Generator[PyinfraCommand, None, None]:
     """
     Ensure that the system trusts exactly these certificates of ours.
 
-    + paths: files under /usr/local/share/ca-certificates/embedfleet-*.crt that an earlier operation wrote
+    + system: where it keeps them, and how it takes them on
+    + paths: files of ours among its anchors, which an earlier operation wrote
     """
-    have = host.get_fact(TrustedCertificates)
+    have = host.get_fact(TrustedCertificates, anchors=system.anchors, bundle=system.bundle)
     gone = sorted(set(have) - set(paths))
     if not gone and all(have.get(path) for path in paths):
         host.noop(f"{len(paths)} certificates are trusted")
         return
     if gone:
         yield StringCommand("rm -f --", *(QuoteString(path) for path in gone))
-    yield StringCommand("update-ca-certificates", "--fresh" if gone else "")
+    yield StringCommand(system.trust[bool(gone)])

@@ -55,13 +55,20 @@ def start(name: str, argv: list[str], limit: int) -> None:
 def follow(name: str, every: float = 0.2, beat: float = 30) -> None:
     """Show the job's progress until it ends, looking every 0.2 s at first and every second later.
 
+    A job's last act is its result; systemd is asked now and then whether it still runs, for one that was ended from outside.
+
     :raises Failure: as the job did, with the end of its log
     """
-    log = LOGS / f"{name}.log"
+    log, told = LOGS / f"{name}.log", RESULTS / f"{name}.json"
     begun = last = time.monotonic()
+    asked = begun - 60
     position = 0
     while True:
-        alive = running(name)  # asked before reading, so that nothing written before the end is missed
+        # before reading, so that nothing written before the end is missed
+        alive = not told.exists()
+        if alive and time.monotonic() - asked > 3:
+            asked = time.monotonic()
+            alive = running(name)
         with open(log, "rb") as handle:
             handle.seek(position)
             for line in handle:
@@ -77,6 +84,7 @@ def follow(name: str, every: float = 0.2, beat: float = 30) -> None:
             last = time.monotonic()
             print(f"... {name}: at work for {last - begun:.0f} s, log {log}", flush=True)
         time.sleep(every if time.monotonic() - begun < 5 else 5 * every)
+    wait_until(lambda: not running(name), 30)  # the next job of this name would attach to what is ending
     result = read_json(RESULTS / f"{name}.json")
     if result.get("ok"):
         return

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.fleet import ROOT, Fleet
+from tests.e2e.snapshot import snapshot
 
 
 def _rig(*arguments: str) -> str:
@@ -28,4 +29,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     logs = Path(tmp_path_factory.mktemp("runs"))
     fleet = Fleet(json.loads(_rig("info", "--json")), logs)
     fleet.heal()
+    if not os.environ.get("EMBEDFLEET_KEEP_TARGET"):
+        fleet.bare = snapshot(fleet)
     return fleet

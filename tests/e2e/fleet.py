@@ -49,28 +49,38 @@ class Run:
 
 @dataclass
 class Fleet:
-    """One rig: its target, its mirror, and the command that people use."""
+    """One rig: a target of it, its mirror, and the command that people use.
+
+    :param bare: what the target had when it was bare; None where that was not seen
+    :param target: the one that runs are limited to, where the inventory is the rig's; "" for all of `others`
+    """
 
     info: dict[str, Any]
     logs: Path
     inventory: str = "inventory/docker.py"
     runs: int = field(default=0)
+    target: str = "x86"
+    others: tuple[str, ...] = ()
+    bare: set[str] | None = None
 
     @property
     def container(self) -> str:
-        return str(self.info["hosts"]["x86"]["container"])
+        return str(self.info["hosts"][self.target]["container"])
 
     @property
     def host(self) -> str:
         """The target's name in the inventory, without the connector."""
-        return self.container if os.access("/var/run/docker.sock", os.W_OK) else "x86"
+        return self.container if os.access("/var/run/docker.sock", os.W_OK) else self.target
 
     @property
     def gateway(self) -> str:
-        return f"http://{self.info['hosts']['x86']['ip']}:8080"
+        return f"http://{self.info['hosts'][self.target]['ip']}:8080"
 
     def command(self, *arguments: str, **data: object) -> list[str]:
         words = [PYINFRA, self.inventory, *(arguments or ("deploy.py", "-y"))]
+        if self.inventory == "inventory/docker.py":
+            for target in self.others or (self.target,):
+                words += ["--limit", f"*{target}"]
         for name, value in data.items():
             words += ["--data", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
         return words

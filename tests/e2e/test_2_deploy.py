@@ -77,7 +77,7 @@ def test_second_run_changes_nothing(fleet: Fleet) -> None:
 def test_over_ssh_nothing_changes_and_little_is_asked(fleet: Fleet) -> None:
     from bench.noop import run
 
-    found = run(["inventory/docker.py", "deploy.py"], env={"EMBEDFLEET_TRANSPORT": "ssh"})
+    found = run(["inventory/docker.py", "--limit", "*x86", "deploy.py"], env={"EMBEDFLEET_TRANSPORT": "ssh"})
     assert (found["code"], found["changed"], found["uploads"]) == (0, [], 0), found["stderr"]
     assert found["commands"] <= 20
 
@@ -115,6 +115,7 @@ def test_drift_is_repaired_by_an_operator_with_sudo(fleet: Fleet, tmp_path: Path
     again = ops.pyinfra("deploy.py", "-y", "--json")
     assert (again.code, again.changed) == (0, []), again.err
     assert fleet.on_target("ls /var/tmp | grep pyinfra", check=False) == ""
+    fleet.on_target("userdel -r ops 2>/dev/null; rm /etc/sudoers.d/ops")
 
 
 def test_verify_for_programs(fleet: Fleet) -> None:

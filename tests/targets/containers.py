@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.targets import upstream
 from tests.targets.engine import docker, docker_words
+from tests.targets.hardware import HARDWARE, programs, write
 from tests.targets.host import RigError, ensure_tool, run, say
 from tests.targets.naming import GIT_PORT, MIRROR_PORT, TARGETS, Names
 
@@ -36,9 +38,11 @@ class Served:
     """The folders that the mirror serves."""
 
     wheelhouse: Path
-    models: Path
+    models: tuple[Path, ...]
     conda: Path
-    repository: Path
+    repositories: tuple[Path, ...]
+    rpms: Path
+    nvidia: Path
 
 
 def inspect(name: str) -> dict[str, Any] | None:
@@ -67,10 +71,14 @@ def ensure_network(network: str) -> None:
         docker("network", "create", network)
 
 
-def ensure_container(name: str, words: Sequence[str], version: str = "") -> bool:
+def ensure_container(
+    name: str, words: Sequence[str], version: str = "", before: Callable[[], None] = lambda: None
+) -> bool:
     """A running container made from these words of `docker run`; True when it was (re)created now.
 
     A container that stopped, or was made from other words, is replaced: nothing in it is worth keeping.
+
+    :param before: called before it is created
     """
     config = hashlib.sha256(json.dumps([*words, version]).encode()).hexdigest()[:16]
     found = inspect(name)
@@ -78,6 +86,7 @@ def ensure_container(name: str, words: Sequence[str], version: str = "") -> bool
         return False
     if found:
         docker("rm", "-f", "-v", name)
+    before()
     docker("run", "-d", "--name", name, "--label", f"{LABEL}={config}", *words)
     return True
 
@@ -88,8 +97,12 @@ def ensure_mirror(names: Names, image: str, served: Served) -> str:
         served.wheelhouse / "simple": "/srv/mirror/simple",
         served.wheelhouse / "wheels": "/srv/mirror/wheels",
         served.conda: "/srv/mirror/conda",
-        served.models: "/srv/mirror/models",
-        served.repository.parent: "/srv/git",
+        **{owner: f"/srv/mirror/models/{owner.name}" for folder in served.models for owner in sorted(folder.iterdir())},
+        **{repository: f"/srv/git/{repository.name}" for repository in served.repositories},
+        served.rpms: "/srv/mirror/rpm/rhel9/x86_64",
+        # folder by folder: others serve apt and rpm repositories beside these
+        **{path: f"/srv/mirror/{path.relative_to(served.nvidia)}" for path in sorted(served.nvidia.glob("[ar]*/*"))},
+        served.nvidia / ".variants": "/srv/mirror/.variants",
         SERVER: "/srv/mirror_server.py",
     }
     volumes = [word for source, target in mounts.items() for word in ("-v", f"{source}:{target}:ro")]
@@ -106,13 +119,31 @@ def ensure_mirror(names: Names, image: str, served: Served) -> str:
     return ip
 
 
-def ensure_target(names: Names, host: str, image: str, public_key: str) -> None:
-    """A target container whose systemd has booted and whose sshd takes the rig's key."""
+def create_target(names: Names, host: str, image: str, public_key: str, hardware: str) -> bool:
+    """A target container, presented as `hardware` (hardware.py; "" for what it is); True when it was created now."""
     name = names.target(host)
     # before init: a run interrupted at any moment leaves no target without its key
-    key = f"mkdir -p -m 700 /root/.ssh && umask 077 && echo '{public_key.strip()}' > /root/.ssh/authorized_keys"
-    start = ["/bin/sh", "-c", f"{key} && exec /sbin/init"]
-    created = ensure_container(name, ["--hostname", host, "--network", names.network, *TARGET_FLAGS, image, *start])
+    start = f"mkdir -p -m 700 /root/.ssh && (umask 077 && echo '{public_key.strip()}' > /root/.ssh/authorized_keys)"
+    if TARGETS[host].image == "rhel9" and not upstream.wanted():
+        repository = (
+            f"[rhel]\nname=RHEL 9 stand-in\nbaseurl=http://{names.mirror}:{MIRROR_PORT}/rpm/rhel9/x86_64\ngpgcheck=0\n"
+        )
+        start += f" && printf '{repository}' > /etc/yum.repos.d/rhel.repo"
+    words = ["--hostname", host, "--network", names.network, *TARGET_FLAGS]
+    folder, version = names.hardware(host), ""
+    if hardware:
+        version = hashlib.sha256(repr((HARDWARE[hardware], programs(True))).encode()).hexdigest()
+        words += ["-v", f"{folder}:/rig:ro"]
+        start += " && sh /rig/bin/present"
+    words += [image, "/bin/sh", "-c", f"{start} && exec /sbin/init"]
+    return ensure_container(
+        name, words, version, before=lambda: write(folder, HARDWARE[hardware]) if hardware else None
+    )
+
+
+def await_target(names: Names, host: str, created: bool) -> None:
+    """Until its systemd has booted and its sshd takes the rig's key."""
+    name = names.target(host)
     if created:
         say(f"waiting for systemd in {name} (limit {WAIT_S} s)")
     wait(lambda: system_state(name) in ("running", "degraded"), name, "boot")
@@ -121,7 +152,7 @@ def ensure_target(names: Names, host: str, image: str, public_key: str) -> None:
     if created:
         failed = docker("exec", name, "systemctl", "list-units", "--failed", "--plain", "--no-legend")
         units = " ".join(line.split()[0] for line in failed.splitlines() if line.strip())
-        say(f"{name} ({TARGETS[host]}) is {f'degraded by {units}' if units else 'running'} at {ip}")
+        say(f"{name} ({TARGETS[host].image}) is {f'degraded by {units}' if units else 'running'} at {ip}")
 
 
 def system_state(name: str) -> str:

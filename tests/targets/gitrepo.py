@@ -110,11 +110,8 @@ def _build(sdist: Path, version: str, work: Path) -> None:
         else:
             path.unlink(missing_ok=True)
     bare = work / "vllm.git"
-    run(["git", "init", "--quiet", "--bare", "--initial-branch=main", bare], env=_ENV, cure="apt-get install git")
-    for key in ("allowReachableSHA1InWant", "allowFilter"):
-        _git(bare, "config", f"uploadpack.{key}", "true")
-    _git(bare, "config", "gc.auto", "0")
-    _commit(bare, tree, f"v{version}", 1)
+    init_bare(bare)
+    commit_tree(bare, tree, f"v{version}", 1)
     touched = tree / TOUCHED
     text = touched.read_text()
     new = re.sub(r"(?m)\A(# SPDX-License-Identifier: .*)$", r"\1 (embedfleet test rig: post1)", text, count=1)
@@ -123,8 +120,7 @@ def _build(sdist: Path, version: str, work: Path) -> None:
             f"{TOUCHED} doesn't start with the comment that the second tag changes", "choose another file in gitrepo.py"
         )
     touched.write_text(new)
-    _commit(bare, tree, f"v{version}.post1", 2)
-    (bare / "index").unlink()  # left over by committing from a work tree
+    commit_tree(bare, tree, f"v{version}.post1", 2)
     _git(bare, "gc", "--quiet", "--prune=now")
 
 
@@ -132,7 +128,16 @@ def _build(sdist: Path, version: str, work: Path) -> None:
 _ENV = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "LC_ALL": "C"}
 
 
-def _commit(bare: Path, tree: Path, tag: str, day: int) -> None:
+def init_bare(bare: Path) -> None:
+    """An empty bare repository that serves shallow and by-commit clones."""
+    run(["git", "init", "--quiet", "--bare", "--initial-branch=main", bare], env=_ENV, cure="apt-get install git")
+    for key in ("allowReachableSHA1InWant", "allowFilter"):
+        _git(bare, "config", f"uploadpack.{key}", "true")
+    _git(bare, "config", "gc.auto", "0")
+
+
+def commit_tree(bare: Path, tree: Path, tag: str, day: int) -> None:
+    """Commit all of a tree, tag it; the same commit id on every machine."""
     when = f"2026-01-0{day}T00:00:00+0000"
     identity = {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in _WHO.items()}
     env = {**identity, "GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when}
@@ -140,6 +145,7 @@ def _commit(bare: Path, tree: Path, tag: str, day: int) -> None:
     _git(bare, f"--work-tree={tree}", "add", "--all", "--force", env=env, cwd=tree)
     _git(bare, f"--work-tree={tree}", "commit", "--quiet", "--no-verify", "-m", f"vLLM {tag[1:]}", env=env, cwd=tree)
     _git(bare, "tag", tag)
+    (bare / "index").unlink()  # left over by committing from a work tree
 
 
 _WHO = {"NAME": "embedfleet test rig", "EMAIL": "rig@localhost"}

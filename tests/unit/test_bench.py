@@ -107,7 +107,7 @@ def test_the_playbook_gets_the_whole_plan(plan: Plan, tmp_path: Path) -> None:
     for part in plan.parts:
         assert json.loads((tmp_path / f"specs/{part.kind}-{part.id}.json").read_text()) == part.spec
     assert [f"{part['kind']}/{part['id']}" for part in given["parts"]] == [repr(part) for part in plan.parts]
-    assert (given["packages"], given["release"]) == (list(plan.packages), plan.release)
+    assert (given["packages"], given["release"]) == (list(plan.system.packages), plan.release)
     folders = [folder["path"] for folder in given["directories"]]
     assert set(plan.directories) <= set(folders)
     for file in given["managed_files"]:

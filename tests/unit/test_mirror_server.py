@@ -302,3 +302,22 @@ def test_log_has_requests_but_not_the_mirrors_own(mirror: Mirror) -> None:
     assert seen[2][:3] == ("POST", "/wheels/empty.whl", 405)
     mirror.ask("/_log", "DELETE")
     assert mirror.ask("/_log").json == []
+
+
+# ---- repositories
+
+
+def test_variant_stands_in_for_what_it_has_and_for_nothing_else(mirror: Mirror, root: Path) -> None:
+    for path, text in {
+        "apt/x/InRelease": "good",
+        "apt/x/Packages": "list",
+        ".variants/stale/apt/x/InRelease": "old",
+    }.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    mirror.ask("/_control", "POST", {"match": "/apt/", "mode": "stale"})
+    assert mirror.ask("/apt/x/InRelease").body == b"old"
+    assert mirror.ask("/apt/x/./Packages").body == b"list"  # as flat apt repositories write it
+    mirror.ask("/_control", "DELETE")
+    assert mirror.ask("/apt/x/InRelease").body == b"good"
+    assert mirror.ask("/.variants/stale/apt/x/InRelease").status == 404

@@ -194,3 +194,11 @@ def test_what_cannot_be_asked_is_not_called_not_deployed() -> None:
     deployed = survey("x86-cpu", current="releases/x")
     assert status("h1", "x86-cpu", deployed, None, {}, {}, []).health == "unknown"
     assert status("h1", "x86-cpu", survey("x86-cpu"), None, {}, {}, []).health == "not deployed"
+
+
+def test_uninstall_wants_root_and_finds_nothing_to_do_on_a_clean_host(tmp_path: Path) -> None:
+    fleet = {"clean": FIT, "sick": FIT | {"uid": "1000"}}
+    run = pyinfra(tmp_path, fleet, "uninstall.py", "-y", vllm_verison="misspelt settings do not matter here")
+    assert run.code == 1
+    assert "FAILED @fake/sick _sudo why: commands do not run as root" in run.words
+    assert "embedfleet: 0 changes" in run.err

@@ -138,7 +138,7 @@ def test_index_page_names_and_checksums(tmp_path: Path) -> None:
 def test_each_lock_is_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def download(what: list[str], folder: Path, label: str) -> None:
+    def download(what: list[str], folder: Path, label: str, machine: str) -> None:
         asked.append(label)
         folder.mkdir()
         (folder / f"{re.sub('[^a-z]', '', label)}-1-py3-none-any.whl").write_bytes(label.encode())
@@ -147,12 +147,20 @@ def test_each_lock_is_downloaded_once(tmp_path: Path, monkeypatch: pytest.Monkey
     lock = tmp_path / "a.txt"
     lock.write_text("a==1 --hash=sha256:00\n")
     for _ in range(2):
-        house = wheelhouse.ensure_wheelhouse([lock], ["b==1"])
-    assert asked == ["a.txt", "b==1"]
+        house = wheelhouse.ensure_wheelhouse({lock: ("x86_64", "aarch64")}, [], ["b==1"])
+    assert asked == ["a.txt for x86_64", "a.txt for aarch64", "b==1 for x86_64"]
     lock.write_text("a==2 --hash=sha256:00\n")
-    wheelhouse.ensure_wheelhouse([lock], ["b==1"])
-    assert asked == ["a.txt", "b==1", "a.txt"]
-    assert (house / "simple/atxt/index.html").exists()
+    wheelhouse.ensure_wheelhouse({lock: ("x86_64",)}, [], ["b==1"])
+    assert asked[3:] == ["a.txt for x86_64"]
+    assert (house / "simple/atxtforx/index.html").exists()
+
+
+def test_a_wheel_that_the_rig_made_is_served(tmp_path: Path) -> None:
+    made = tmp_path / "made-1-py3-none-any.whl"
+    made.write_bytes(b"x")
+    house = wheelhouse.ensure_wheelhouse({}, [made], [])
+    assert (house / "wheels" / made.name).read_bytes() == b"x"
+    assert (house / "simple/made/index.html").exists()
 
 
 # ---- the repository

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from embedfleet.facts.cpu import width
 from embedfleet.facts.gpu import Gpu
-from embedfleet.facts.survey import _SCRIPT, Survey, parse
+from embedfleet.facts.survey import SCRIPT, Survey, parse
 from embedfleet.facts.system import flavour
 from tests.unit.hosts import HOSTS, lines, survey
 
@@ -170,7 +170,7 @@ def test_localised_output_is_no_value() -> None:
 
 
 def run(path: Path, seconds: float = 60) -> Survey:
-    done = subprocess.run(["sh", "-c", _SCRIPT], env={"PATH": f"{path}:/usr/bin:/bin"}, capture_output=True, text=True, timeout=seconds)  # fmt: skip
+    done = subprocess.run(["sh", "-c", SCRIPT], env={"PATH": f"{path}:/usr/bin:/bin"}, capture_output=True, text=True, timeout=seconds)  # fmt: skip
     return parse(done.stdout.splitlines())
 
 

@@ -168,6 +168,8 @@ def build(work: Path, source: Path, python: str, spec: dict[str, Any]) -> Path:
         "SETUPTOOLS_SCM_PRETEND_VERSION": spec["version"],
         **spec["build_env"],
     }
+    if spec.get("compilers"):  # newer than the system's own, beside it (RHEL's gcc-toolset)
+        env["PATH"] = f"{spec['compilers']}:{env['PATH']}"
     if env.get("CUDA_HOME"):
         env["PATH"] = f"{env['CUDA_HOME']}/bin:{env['PATH']}"
     if spec.get("precompiled"):

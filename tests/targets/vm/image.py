@@ -13,14 +13,12 @@ import time
 from pathlib import Path
 
 from tests.targets.aptsource import AptSource, debian_source
-from tests.targets.host import RigError, as_root, cache_dir, ensure_tool, find_tool, lock, run, say
-from tests.targets.image import PACKAGES, SSHD, SUITE
+from tests.targets.emulation import ensure_emulation, native
+from tests.targets.host import apt_install, as_root, cache_dir, ensure_tool, find_tool, lock, run, say
+from tests.targets.image import BAKED, DEBIAN_KEYS, PACKAGES, SSHD, SUITE, ca_hooks
 from tests.targets.vm.boot import GRUB_CFG, starter
 
 ARCH = "arm64"
-
-#: What the distribution provides and the deploy would install: emulated, that takes minutes each time.
-BAKED = ("curl", "g++", "git", "libgomp1", "libnuma-dev", "nginx", "numactl", "python3-venv")
 
 #: What makes a machine of a root file system.
 MACHINE = (
@@ -79,8 +77,6 @@ MERGED_USR = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 NATIVE = "/rig-native"
 DPKG_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
-BINFMT = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
-
 
 def folder() -> Path:
     """Where images are kept."""
@@ -102,7 +98,7 @@ def ensure_image() -> Path:
         return image
     with lock("vm-image"):
         if not image.exists():
-            _tools()
+            _tools(source)
             begun = time.monotonic()
             say(f"building the image of the {ARCH} machine (once; minutes)")
             _build(image, source)
@@ -110,16 +106,13 @@ def ensure_image() -> Path:
     return image
 
 
-def _tools() -> None:
+def _tools(source: AptSource) -> None:
     ensure_tool("mmdebstrap", "mmdebstrap")
     ensure_tool("depmod", "kmod")
     ensure_tool("mke2fs", "e2fsprogs")
-    if os.uname().machine != "aarch64" and not BINFMT.exists():
-        raise RigError(
-            f"programs for {ARCH} don't run here",
-            "apt-get install qemu-user-static binfmt-support; where /proc/sys/fs/binfmt_misc is empty: "
-            "mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc && update-binfmts --enable qemu-aarch64",
-        )
+    if not source.lines and not DEBIAN_KEYS.exists():
+        apt_install("debian-archive-keyring")  # Ubuntu: apt would refuse every package without Debian's own keys
+    ensure_emulation(ARCH)
 
 
 def _build(image: Path, source: AptSource) -> None:
@@ -147,7 +140,7 @@ def _bootstrap(tree: Path, source: AptSource) -> list[str | Path]:
     if MERGED_USR.is_dir():  # else a package converts the file system afterwards, in perl
         hooks["setup"].append(f'sh {MERGED_USR}/setup00.sh "$1"')
         hooks["essential"].append(f'sh {MERGED_USR}/essential00.sh "$1"')
-    if os.uname().machine != "aarch64":
+    if native() != ARCH:
         hooks["extract"].append(f'{unpack} add "$1"')
         hooks["customize"].append(f'{unpack} remove "$1"')
         options.append(f'DPkg::Path "{NATIVE}:{DPKG_PATH}"')
@@ -156,7 +149,12 @@ def _bootstrap(tree: Path, source: AptSource) -> list[str | Path]:
     hooks["essential"].append(f'mkdir -p "$1/etc/ssh" && {keys}')
     # a machine's disk does survive a power cut, but while it is built there is nothing to lose
     hooks["essential"].append('echo force-unsafe-io > "$1/etc/dpkg/dpkg.cfg.d/rig"')
-    hooks["customize"] += [*_file_hooks(), f'sh {shlex.quote(str(HERE / "kernel.sh"))} "$1"', *_last_hooks()]
+    hooks["customize"] += [
+        *ca_hooks(source),
+        *_file_hooks(),
+        f'sh {shlex.quote(str(HERE / "kernel.sh"))} "$1"',
+        *_last_hooks(),
+    ]
     # the first packages are installed by mmdebstrap's own dpkg, the others by apt's
     words: list[str | Path] = ["env", f"PATH={NATIVE}:{os.environ.get('PATH', os.defpath)}:{DPKG_PATH}"]
     words += ["mmdebstrap", "--quiet", "--variant=minbase", "--format=directory", f"--arch={ARCH}"]

@@ -1,0 +1,209 @@
+"""What a target presents itself as: files under /proc and /sys, nvidia-smi, nvcc; written as data, driven by tests.
+
+A rig's folder hardware/HOST is mounted at /rig in the target. Its sys/ becomes the target's /sys (with the real control groups),
+cpuinfo its /proc/cpuinfo, driver-version its /proc/driver/nvidia/version. Under gpu/N/ there is a file for each field that
+nvidia-smi is asked for (temperature.gpu, ecc.mode.current ...), which tests change while the target runs; gpu/mode is how
+nvidia-smi ends. The values come from the documented formats and public captures that docs/platform-matrix.md names; nothing
+of this was recorded on such hardware.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FAKES = Path(__file__).with_name("fake")
+DRIVER = "580.126.20"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU on the PCI bus, and what nvidia-smi says of it (field -> value)."""
+
+    address: str
+    device: str
+    smi: dict[str, str] = field(default_factory=dict)
+    kind: str = "0x030200"
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A machine.
+
+    :param cpus: how many, and the lines of each in /proc/cpuinfo
+    :param sys: path below /sys -> content
+    :param driver: architecture in the driver's banner; "" for no driver, no nvidia-smi and no nvcc
+    :param dgx: /etc/dgx-release
+    """
+
+    cpus: int
+    cpuinfo: str
+    sys: dict[str, str]
+    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""
+    dgx: str = ""
+
+
+def _memory(node: int, kib: int) -> str:
+    return f"Node {node} MemTotal:       {kib} kB\nNode {node} MemFree:        {kib // 2} kB"
+
+
+_GRACE_CPU = "CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: 0xd4f\nCPU revision\t: 0\n"
+_GRACE = {
+    "devices/soc0/soc_id": "jep106:036b:0241",
+    "class/dmi/id/sys_vendor": "Supermicro",
+    "class/dmi/id/product_name": "ARS-111GL-NHR",
+    "devices/system/node/node0/cpulist": "0-71",
+    "devices/system/node/node0/meminfo": _memory(0, 490000000),
+    # GH200's GPU memory is a NUMA node without CPUs
+    "devices/system/node/node1/cpulist": "",
+    "devices/system/node/node1/meminfo": _memory(1, 100000000),
+}
+
+
+def _power(cpu: str, revision: str, model: str, compatible: str) -> dict[str, str]:
+    return {
+        "cpuinfo": f"cpu\t\t: {cpu}, altivec supported\nclock\t\t: 2900.000000MHz\nrevision\t: {revision}\n",
+        "firmware/devicetree/base/model": model + "\0",
+        "firmware/devicetree/base/compatible": compatible,
+    }
+
+
+def _smi(name: str, capability: str, memory: str, ecc: str) -> dict[str, str]:
+    return {
+        "name": name,
+        "compute_cap": capability,
+        "memory.total": memory,
+        "memory.used": "0" if memory.isdigit() else "[N/A]",
+        "temperature.gpu": "41",
+        "ecc.mode.current": ecc,
+        "driver_version": DRIVER,
+    }
+
+
+_P9 = _power("POWER9", "2.2 (pvr 004e 1202)", "8335-GTH", "ibm,powernv\0ibm,p9-openbmc\0")
+_P10 = _power("POWER10 (architected)", "2.0 (pvr 0080 0200)", "IBM,9105-42A", "IBM,9105-42A\0")
+
+HARDWARE: dict[str, Hardware] = {
+    "gh200": Hardware(
+        72,
+        _GRACE_CPU,
+        _GRACE,
+        (Gpu("0009:01:00.0", "2342", _smi("NVIDIA GH200 480GB", "9.0", "97871", "Enabled")),),
+        driver="aarch64",
+    ),
+    # two GPUs, one of which tests can heat; as in the GB200 trays
+    "gb200": Hardware(
+        144,
+        _GRACE_CPU,
+        _GRACE,
+        tuple(Gpu(f"00{n}:01:00.0", "2941", _smi("NVIDIA GB200", "10.0", "189471", "Enabled")) for n in ("08", "09")),
+        driver="aarch64",
+    ),
+    # its memory is the host's: nvidia-smi knows none, and no ECC
+    "gb10": Hardware(
+        20,
+        _GRACE_CPU.replace("0xd4f", "0xd85"),
+        {
+            "devices/soc0/soc_id": "jep106:0426:8901",
+            "class/dmi/id/sys_vendor": "NVIDIA",
+            "class/dmi/id/product_name": "NVIDIA_DGX_Spark",
+        },
+        (Gpu("000f:01:00.0", "2e12", _smi("NVIDIA GB10", "12.1", "[N/A]", "[N/A]"), "0x030000"),),
+        driver="aarch64",
+        dgx='DGX_NAME="DGX Spark"\nDGX_PLATFORM="DGX Spark"\nDGX_OTA_VERSION="7.4.0"\n',
+    ),
+    "power9": Hardware(
+        160,
+        _P9.pop("cpuinfo"),
+        {
+            **_P9,
+            "devices/system/node/node0/cpulist": "0-79",
+            "devices/system/node/node0/meminfo": _memory(0, 130000000),
+            "devices/system/node/node8/cpulist": "80-159",
+            "devices/system/node/node8/meminfo": _memory(8, 130000000),
+            "devices/system/node/node252/cpulist": "",
+            "devices/system/node/node252/meminfo": _memory(252, 16000000),
+        },
+        (Gpu("0004:04:00.0", "1db1"), Gpu("0004:05:00.0", "1db1")),  # an AC922's V100s, which stay unused
+    ),
+    "power10": Hardware(192, _P10.pop("cpuinfo"), _P10),
+}
+
+
+#: The stand-ins of the driver and of CUDA, as the mirror's packages bring them too.
+_TOOLS = Path(__file__).with_name("nvidia")
+_FILLED = {
+    "nvidia-smi": {"@VERSION@": DRIVER},
+    "nvcc": {"@BUILT@": "Wed_Aug_20_01:57:39_PM_PDT_2025", "@RELEASE@": "13.0", "@VERSION@": "13.0.88", "@BUILD@": "36424714_0"},
+}  # fmt: skip
+
+
+def programs(driver: bool) -> dict[str, str]:
+    """The programs that a presentation brings: name -> text."""
+    found = {name: (FAKES / name).read_text() for name in ("present", "systemd-detect-virt")}
+    for name, values in _FILLED.items() if driver else ():
+        text = (_TOOLS / name).read_text()
+        for mark, value in values.items():
+            text = text.replace(mark, value)
+        found[name] = text
+    return found
+
+
+def write(folder: Path, hardware: Hardware) -> None:
+    """Make what the target sees at /rig; an older presentation is replaced, so only for a target that does not run."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for path, text in _files(hardware).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    (folder / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    for gpu in hardware.gpus:
+        if hardware.driver:  # the kernel links a device to its driver; where the link leads is not looked at
+            (folder / "sys/bus/pci/devices" / gpu.address / "driver").symlink_to("../../../bus/pci/drivers/nvidia")
+    (folder / "bin").mkdir()
+    for name, text in programs(bool(hardware.driver)).items():
+        (folder / "bin" / name).write_text(text)
+
+
+def drive(folder: Path, path: str, value: str) -> None:
+    """Change a value while the target runs: drive(folder, "gpu/0/temperature.gpu", "91"), drive(folder, "gpu/mode", "hang")."""
+    target = folder / path
+    if not target.exists():
+        raise FileNotFoundError(f"{target}: nothing is presented there")
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    partial.write_text(value + "\n")
+    partial.replace(target)
+
+
+def _files(hardware: Hardware) -> dict[str, str]:
+    cpus = "\n".join(f"processor\t: {n}\n{hardware.cpuinfo}" for n in range(hardware.cpus))
+    files = {"cpuinfo": cpus + "\n"}
+    files |= {f"sys/{path}": text + ("" if "\0" in text else "\n") for path, text in hardware.sys.items()}
+    for number, gpu in enumerate(hardware.gpus):
+        device = f"sys/bus/pci/devices/{gpu.address}"
+        files |= {
+            f"{device}/vendor": "0x10de\n",
+            f"{device}/device": f"0x{gpu.device}\n",
+            f"{device}/class": gpu.kind + "\n",
+        }
+        if hardware.driver:
+            domain, _, rest = gpu.address.partition(":")
+            smi = {
+                "index": str(number),
+                "uuid": f"GPU-7d2c6a1e-0000-4000-8000-{number:012}",
+                "pci.bus_id": f"{int(domain, 16):08X}:{rest.upper()}",
+                **gpu.smi,
+            }
+            files |= {f"gpu/{number}/{name}": value + "\n" for name, value in smi.items()}
+    if hardware.driver:
+        files["gpu/mode"] = "ok\n"
+        files["sys/module/nvidia/version"] = f"{DRIVER}\n"
+        files["driver-version"] = (
+            f"NVRM version: NVIDIA UNIX Open Kernel Module for {hardware.driver}  {DRIVER}  Release Build  (dvs-builder@U22)"
+            "  Tue Jun 23 2026\nGCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)\n"
+        )
+    if hardware.dgx:
+        files["dgx-release"] = hardware.dgx
+    return files

@@ -1,0 +1,1 @@
+"""apt and rpm repositories with small stand-ins for NVIDIA's packages: real names, versions, dependencies and traces."""

@@ -1,0 +1,1 @@
+"""Where vLLM has the modules that a server imports."""
