@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -148,6 +149,17 @@ def test_a_kernel_that_is_missing_stops_the_boot(ext4: Path, tmp_path: Path) -> 
     disk.write(ext4, {"/boot/grub/grub.cfg": (starter("/boot/vmlinuz-2", "", "ro"), 0o644)})
     with pytest.raises(BootError, match="vmlinuz-2"):
         disk.next_boot(ext4, tmp_path)
+
+
+def test_a_disk_after_a_power_cut_is_read_all_the_same(ext4: Path, tmp_path: Path) -> None:
+    told = subprocess.run([find_tool("dumpe2fs"), ext4], capture_output=True, text=True).stdout
+    size, block = re.search(r"Block size: +(\d+)", told), re.search(r"Inode bitmap at (\d+)", told)
+    assert size
+    assert block
+    with ext4.open("r+b") as handle:  # its checksum is wrong now, as where the journal has a newer one
+        handle.seek(int(size[1]) * int(block[1]))
+        handle.write(b"\xff" * 64)
+    assert disk.next_boot(ext4, tmp_path).kernel == "/boot/vmlinuz-1"
 
 
 # ---- qemu
