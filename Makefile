@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYINFRA := $(BIN)/pyinfra inventory/docker.py
 
-.PHONY: demo test test-all unit lint targets mirror down clean-targets env conda-lock docs bench
+.PHONY: demo test test-all test-vm unit lint targets mirror down clean-targets env conda-lock docs bench
 
 env: $(VENV)/.ok  ## the pinned Python environment
 
@@ -22,11 +22,14 @@ demo: env  ## from nothing to right embeddings, twice: the second deploy changes
 
 test: lint  ## everything that CI runs
 	$(BIN)/python -m tests.targets.rig up
-	$(BIN)/python -m pytest -m "not fault"
+	$(BIN)/python -m pytest -m "not fault and not vm"
 
 test-all: lint  ## that, and bad input and damage on a host that serves
 	$(BIN)/python -m tests.targets.rig up
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not vm"
+
+test-vm: env  ## an emulated arm64 machine: modules, initramfs, kernel command line, reboots, power cuts (not in CI: minutes)
+	$(BIN)/python -m pytest -m vm tests/vm
 
 unit: env  ## seconds, no host
 	$(BIN)/python -m pytest tests/unit

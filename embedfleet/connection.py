@@ -21,7 +21,9 @@ class Words(BaseStateCallback):
     """Tells an unreachable host as a problem with a cure, and all problems before the first change."""
 
     @staticmethod
-    def host_connect_error(_: State, host: Host, error: object) -> None:
+    def host_connect_error(run: State, host: Host, error: object) -> None:
+        if run.current_stage >= StateStage.Execute:
+            return  # server.reboot tries until the host is back, and fails by itself where it does not come
         address = host.data.get("ssh_hostname") or host.name
         if host.name.startswith("@docker/"):
             problem = Problem(host.name, "docker container", f"the host cannot be reached: {error}", "make targets")

@@ -204,7 +204,7 @@ def _bootstrap(kind: str, recipe: Recipe, source: AptSource, tarball: Path) -> N
         f"--include={','.join(recipe.packages)}",
     ]
     words += [f"--aptopt={option}" for option in source.options]
-    words += [f"--customize-hook={hook}" for hook in (*recipe.hooks, *_ca_hooks(source))]
+    words += [f"--customize-hook={hook}" for hook in (*recipe.hooks, *ca_hooks(source))]
     try:
         run(
             [*as_root(), *words, SUITE, partial, *source.lines],
@@ -220,7 +220,7 @@ def _bootstrap(kind: str, recipe: Recipe, source: AptSource, tarball: Path) -> N
         run([*as_root(), "rm", "-f", partial])
 
 
-def _ca_hooks(source: AptSource) -> list[str]:
+def ca_hooks(source: AptSource) -> list[str]:
     """For an HTTPS mirror: apt in the image trusts what this machine trusts (a site's own CA among it)."""
     bundle = Path("/etc/ssl/certs/ca-certificates.crt")
     if not source.https or not bundle.exists():

@@ -1,0 +1,3 @@
+"""The emulated machine: the rig's login is root's."""
+
+_sudo = False
