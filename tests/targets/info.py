@@ -28,19 +28,37 @@ def host_data(info: dict[str, Any], host: str) -> dict[str, Any]:
     if host == "x86":
         return data
     # The stand-in, by the same tasks. Grace's row is built from source alone; the others reuse kernels of a wheel.
+    # update-ca-certificates is some 500 processes: a second, and minutes under emulation. x86 and rhel have it tested.
+    emulated = {} if target.image == "rhel9" else {"site_ca_certificates": []}
+    return {**data, **_standin(info, kernels=target.group != "grace"), **emulated}
+
+
+def machine_data(info: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the emulated machine (tests/targets/vm): all from the mirror, as group_data/docker.py has it for containers."""
+    mirror = info["mirror"]["url"]
+    return {
+        "platform": "grace-cpu",  # its cores are not Grace's, so it cannot be recognised as one
+        "conda_lock": info["conda"]["locks"]["linux-aarch64"],
+        "conda_channel": f"{mirror}/conda",
+        "python_index_url": f"{mirror}/simple/",
+        "model_endpoint": mirror,
+        "model_revision": "v1",
+        "start_timeout": 600,
+        **_standin(info, kernels=True),
+    }
+
+
+def _standin(info: dict[str, Any], kernels: bool) -> dict[str, Any]:
     standin = info["standin"]
     return {
-        **data,
         "vllm_git_url": standin["git"],
         "vllm_commit": standin["commit"],
         "vllm_requirements": standin["lock"],
         "vllm_patches": [],
-        "vllm_precompiled": None if target.group == "grace" else standin["kernels"],
+        "vllm_precompiled": standin["kernels"] if kernels else None,
         "model_id": standin["model"],
         "model_known": standin["known"],
         "model_name": "standin",
         "model_sha256": standin["sha256"],
         "serve_env": {},
-        # update-ca-certificates is some 500 processes: a second, and minutes under emulation. x86 and rhel have it tested.
-        **({} if target.image == "rhel9" else {"site_ca_certificates": []}),
     }

@@ -32,10 +32,11 @@ class Deploys:
     """pyinfra runs on the machine."""
 
     machine: Machine
+    script: str = SETTINGS
 
     def words(self, *data: str) -> list[str]:
         more = [word for pair in data for word in ("--data", pair)]
-        return [PYINFRA, "inventory/vm.py", SETTINGS, "-y", *more]
+        return [PYINFRA, "inventory/vm.py", self.script, "-y", *more]
 
     def run(self, *data: str, limit: float = 900) -> Run:
         """One run, to its end."""
