@@ -14,7 +14,8 @@ from tests.e2e.fleet import ROOT, Fleet
 from tests.e2e.snapshot import snapshot
 
 
-def _rig(*arguments: str) -> str:
+def rig(*arguments: str) -> str:
+    """A command of the rig; its output."""
     done = subprocess.run([sys.executable, "-m", "tests.targets.rig", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=1800)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -23,11 +24,11 @@ def _rig(*arguments: str) -> str:
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     """A running rig whose target is bare: nothing of ours was ever on it."""
-    _rig("up")
+    rig("up")
     if not os.environ.get("EMBEDFLEET_KEEP_TARGET"):  # for whoever works on one test: go on with what is there
-        _rig("reset")
+        rig("reset")
     logs = Path(tmp_path_factory.mktemp("runs"))
-    fleet = Fleet(json.loads(_rig("info", "--json")), logs)
+    fleet = Fleet(json.loads(rig("info", "--json")), logs)
     fleet.heal()
     if not os.environ.get("EMBEDFLEET_KEEP_TARGET"):
         fleet.bare = snapshot(fleet)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.e2e.conftest import rig
 from tests.e2e.fleet import Fleet, Load
 from tests.e2e.snapshot import difference, snapshot
 
@@ -37,6 +38,27 @@ def hosts(fleet: Fleet) -> dict[str, Fleet]:
 def snapshots(hosts: dict[str, Fleet]) -> dict[str, set[str]]:
     with ThreadPoolExecutor() as pool:
         return dict(zip(hosts, pool.map(snapshot, hosts.values()), strict=True))
+
+
+def test_a_target_can_present_another_machine(fleet: Fleet) -> None:
+    """DGX Spark's GPU has neither memory nor ECC of its own; its row installs wheels, which is refused so far, and told."""
+    rig("present", "grace", "gb10")
+    try:
+        spark = replace(fleet, target="grace", runs=190)
+        run = spark.pyinfra("status.py", format="json", limit=120)
+        [told] = json.loads(run.out)["hosts"].values()
+        assert (told["platform"], told["health"]) == ("gb10", "not deployed")
+        assert any("wheels are not installed" in reason for reason in told["refused"])
+        query = "nvidia-smi --query-gpu=memory.total,ecc.mode.current,temperature.gpu --format=csv,noheader"
+        assert spark.on_target(query) == "[N/A], [N/A], 41"
+        rig("drive", "grace", "gpu/0/temperature.gpu", "91")
+        assert spark.on_target(query) == "[N/A], [N/A], 91"
+        rig("drive", "grace", "gpu/mode", "failed")
+        run = spark.pyinfra("status.py", format="json", limit=120)
+        [told] = json.loads(run.out)["hosts"].values()
+        assert any("couldn't communicate with the NVIDIA driver" in reason for reason in told["refused"]), told
+    finally:
+        rig("present", "grace", "gh200")
 
 
 @pytest.fixture(scope="module")

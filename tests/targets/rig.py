@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,14 @@ def up(rig: Names, hosts: list[str]) -> None:
     """The mirror and targets; what runs already stays as it is."""
     ensure_engine()
     hosts = asked(rig, hosts)
+    bootstrap(hosts)
     write_info(rig, **mirror(rig, hosts), **targets(rig, hosts))
+
+
+def bootstrap(hosts: list[str]) -> None:
+    """The images that are missing, two at a time: under emulation each is minutes of one core."""
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(ensure_image, sorted({TARGETS[host].image for host in hosts})))
 
 
 def reset(rig: Names, hosts: list[str]) -> None:
