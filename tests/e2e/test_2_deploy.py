@@ -8,10 +8,22 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.fleet import Fleet, Load, wait
+from tests.e2e.snapshot import difference, snapshot
 
 pytestmark = pytest.mark.target
 
 _WEIGHTS = "FilePath=model.safetensors"
+
+
+def test_uninstall_of_a_deploy_that_was_killed(fleet: Fleet) -> None:
+    """Half of it is there and its job at work: all of it goes. What follows is the deploy again."""
+    if fleet.bare is None:
+        pytest.skip("the target was not seen bare (EMBEDFLEET_KEEP_TARGET)")
+    with fleet.deploying():
+        fleet.until("systemctl -q is-active 'embedfleet-job-engines-*'", 300)
+    run = fleet.pyinfra("uninstall.py", "-y")
+    assert run.code == 0, run.err
+    assert difference(fleet.bare, snapshot(fleet)) == []
 
 
 def test_killed_while_building(fleet: Fleet) -> None:

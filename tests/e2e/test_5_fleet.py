@@ -1,7 +1,7 @@
 """Hosts of every platform at once, by the tasks of production: Grace, POWER9, POWER10, RHEL; emulated, with the stand-in for vLLM.
 
-What each gate is there for: a dry run on bare hosts, the deploy, a second one that changes nothing, verify, uninstall, and the deploy
-again. The hardware is presented (tests/targets/hardware.py), so what is proven is the way of the deploy, not a platform's speed.
+The gates: a dry run on bare hosts; a deploy that is killed, uninstalled; the deploy again, a second one that changes nothing, verify;
+uninstall. The hardware is presented (tests/targets/hardware.py), so what is proven is the way of the deploy, not a platform's speed.
 """
 
 from __future__ import annotations
@@ -76,6 +76,24 @@ def test_dry_run_on_bare_hosts(all_hosts: Fleet, hosts: dict[str, Fleet], bare: 
     assert {name: difference(bare[name], now) for name, now in snapshots(hosts).items()} == NOTHING
 
 
+def test_uninstall_of_a_deploy_that_was_killed(
+    all_hosts: Fleet, hosts: dict[str, Fleet], bare: dict[str, set[str]]
+) -> None:
+    """The controller is gone and its jobs are at work: all of it goes, and the deploy after that starts as on the first day."""
+    with all_hosts.deploying():
+        for host in hosts.values():
+            host.until("systemctl -q is-active 'embedfleet-job-tools-*'", 300)
+    uninstalled(all_hosts, hosts, bare)
+
+
+def uninstalled(command: Fleet, hosts: dict[str, Fleet], before: dict[str, set[str]]) -> None:
+    """Uninstall, and see that nothing is left."""
+    run = command.pyinfra("uninstall.py", "-y", limit=600)
+    assert run.code == 0, run.err
+    left = {name: difference(before[name], now) for name, now in snapshots(hosts).items()}
+    assert left == {name: [] for name in hosts}, json.dumps(left, indent=1)
+
+
 def test_deploy(all_hosts: Fleet) -> None:
     run = all_hosts.pyinfra("deploy.py", "-y", limit=LIMIT)
     assert run.code == 0, run.err
@@ -138,19 +156,7 @@ def test_uninstall_leaves_hosts_as_they_were(
 ) -> None:
     """All of them, and the one that served with real vLLM in the tests before, if it was seen bare."""
     there = {**hosts, "x86": fleet} if fleet.bare else hosts
-    before = {**bare, "x86": fleet.bare or set()}
     command = replace(all_hosts, others=tuple(there), runs=300)
-    run = command.pyinfra("uninstall.py", "-y", limit=600)
-    assert run.code == 0, run.err
-    left = {name: difference(before[name], now) for name, now in snapshots(there).items()}
-    assert left == {name: [] for name in there}, json.dumps(left, indent=1)
+    uninstalled(command, there, {**bare, "x86": fleet.bare or set()})
     again = command.pyinfra("uninstall.py", "-y", "--json", limit=300)
     assert (again.code, again.changed) == (0, []), again.err
-
-
-def test_deploy_again(fleet: Fleet, all_hosts: Fleet, hosts: dict[str, Fleet]) -> None:
-    """After an uninstall as on the first day."""
-    there = {**hosts, "x86": fleet} if fleet.bare else hosts
-    run = replace(all_hosts, others=tuple(there), runs=310).pyinfra("deploy.py", "-y", limit=LIMIT)
-    assert run.code == 0, run.err
-    assert run.err.count(" right") >= 3 * len(there)
