@@ -14,6 +14,8 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.targets.host import RigError
+
 FAKES = Path(__file__).with_name("fake")
 DRIVER = "580.126.20"
 
@@ -170,8 +172,9 @@ def write(folder: Path, hardware: Hardware) -> None:
 def drive(folder: Path, path: str, value: str) -> None:
     """Change a value while the target runs: drive(folder, "gpu/0/temperature.gpu", "91"), drive(folder, "gpu/mode", "hang")."""
     target = folder / path
-    if not target.exists():
-        raise FileNotFoundError(f"{target}: nothing is presented there")
+    if Path(path).parts[:1] != ("gpu",) or ".." in Path(path).parts or not target.is_file():
+        there = sorted(str(found.relative_to(folder)) for found in (folder / "gpu").rglob("*") if found.is_file())
+        raise RigError(f"{path} is not driven here", f"one of {', '.join(there) or 'nothing: this machine has no GPU'}")
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     partial.write_text(value + "\n")
     partial.replace(target)

@@ -10,6 +10,7 @@ import pytest
 
 from embedfleet.facts.gpu import parse_smi
 from tests.targets.hardware import HARDWARE, drive, write
+from tests.targets.host import RigError
 
 QUERY = "pci.bus_id,name,compute_cap,memory.total,temperature.gpu,ecc.mode.current"
 
@@ -36,8 +37,9 @@ def test_values_are_driven_while_the_target_runs(tmp_path: Path) -> None:
     drive(tmp_path, "gpu/0/ecc.mode.current", "[N/A]")
     found, _ = gpus(tmp_path)
     assert [(gpu.temperature, gpu.ecc) for gpu in found] == [(41, None), (91, True)]
-    with pytest.raises(FileNotFoundError, match="nothing is presented there"):
-        drive(tmp_path, "gpu/7/temperature.gpu", "91")
+    for path in ("gpu/7/temperature.gpu", "../x", "gpu/../cpuinfo", "cpuinfo", "gpu", "/etc/hostname", ""):
+        with pytest.raises(RigError, match="is not driven here"):
+            drive(tmp_path, path, "91")
 
 
 def test_gb10_has_no_memory_of_its_own(tmp_path: Path) -> None:
