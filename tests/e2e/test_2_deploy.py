@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.fleet import Fleet, Load, wait
 from tests.e2e.snapshot import difference, snapshot
+from tests.targets.info import host_data
 
 pytestmark = pytest.mark.target
 
@@ -108,6 +109,7 @@ def test_drift_is_repaired_by_an_operator_with_sudo(fleet: Fleet, tmp_path: Path
         "ssh_key": fleet.info["ssh"]["key"],
         "ssh_known_hosts_file": fleet.info["ssh"]["known_hosts"],
         "_sudo": True,
+        **host_data(fleet.info, "x86"),
     }
     (tmp_path / "docker.py").write_text(f"x86 = [('x86', {reach!r})]\n")  # the name chooses group_data/docker.py
     ops = Fleet(fleet.info, fleet.logs, str(tmp_path / "docker.py"), runs=50)
