@@ -78,10 +78,12 @@ def _ports(host: str, settings: Settings, survey: Survey) -> list[Problem]:
             unknown = (
                 not listener.unit and listener.program in ("", "nginx", "python", "python3") and bool(survey.current)
             )
+            if unknown:
+                continue
             who = listener.program or "an unknown program"
             where = f" ({listener.unit})" if listener.unit else ""
             reason = f"port {listener.port} is in use by {who}{where}"
-            found.append(Problem(host, setting, reason, f"stop that program, or change {setting}", fatal=not unknown))
+            found.append(Problem(host, setting, reason, f"stop that program, or change {setting}"))
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from paramiko import Transport
 from pyinfra.api import Host, State
+from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.state import BaseStateCallback, StateStage
 from pyinfra.context import ctx_state, state
 from pyinfra_cli import cli  # type: ignore[import-untyped]
@@ -55,6 +56,10 @@ def tell_unreachable_hosts() -> None:
 
     def init_with_callbacks(self: State, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
+        # pyinfra would end with 0: to a monitor with a mistyped name that reads as "all is well".
+        if not list(self.inventory) or kwargs.get("initial_limit") == []:
+            cure = "name a host, a group or a pattern of the inventory" if len(self.inventory) else "put hosts into it"
+            raise PyinfraError(f"no host of this inventory is meant, so nothing was done; {cure} (--limit '*gh200*')")
         report.choose_format(self.inventory.override_data.get("format"))  # for hosts that are never reached, too
         self.add_callback_handler(Words())  # type: ignore[no-untyped-call]
         if self.should_raise_failed_hosts is None:  # without -y pyinfra asks the operator instead
@@ -72,7 +77,14 @@ def ask_only_before_changes() -> None:
         if planned and not state.op_meta:
             return True
         connecting = ctx_state.isset() and state.current_stage == StateStage.Connect  # type: ignore[no-untyped-call]
-        return True if connecting and not sys.stdin.isatty() else ask(message)  # nobody to ask: the others go on
+        if connecting and not sys.stdin.isatty():
+            return True  # nobody to ask: the others go on
+        if ask(message):
+            return True
+        if planned:  # pyinfra would end with 0, as if all had been done
+            print("\nembedfleet: nothing was changed, as the answer was not Enter", file=sys.stderr)
+            raise SystemExit(1)
+        return False
 
     cli._do_confirm = confirm
 

@@ -89,7 +89,7 @@ def _time(plan: Plan, survey: Survey, build: bool) -> tuple[float | None, str]:
     switch = 1.0 * (len(plan.settings.instance_ports) + 1) if survey.current != plan.release else 0.0
     if not build:
         return switch, "a minute a start, measured on 2 cores"
-    if plan.settings.vllm_precompiled:
+    if plan.settings.vllm_precompiled and plan.platform.name == "x86-cpu":
         return 2.5 + switch, "measured on 2 cores with kernels from a wheel"
     if plan.platform.build_core_minutes is None:
         return None, "nobody has measured this build"

@@ -20,6 +20,9 @@ def units(files: Sequence[str], running: Sequence[str]) -> Generator[PyinfraComm
     + files: unit files of ours, and links that enable or mask one for us
     + running: units of ours that are at work, or failed
     """
+    serving = sorted(unit for unit in running if unit.startswith(("embedfleet-vllm", "embedfleet-gateway")))
+    if files or running:
+        host.log(f"remove {len(files)} unit files and links; stops serving: {', '.join(serving) or 'nothing'}")
     if running:
         # the gateway last, so that instances are drained of nothing new: clients see it close, not break
         ordered = sorted(running, key=lambda unit: unit.startswith("embedfleet-gateway"))
@@ -87,6 +90,7 @@ def certificates(paths: Sequence[str], system: System) -> Generator[PyinfraComma
     if not paths:
         host.noop("no certificate of ours")
         return
+    host.log(f"distrust {', '.join(paths)}")
     yield StringCommand("rm -f --", *(QuoteString(path) for path in paths))
     yield StringCommand(system.trust[1])
 
@@ -101,6 +105,7 @@ def accounts(names: Sequence[str]) -> Generator[PyinfraCommand, None, None]:
     if not names:
         host.noop("no account of ours")
         return
+    host.log(f"remove {', '.join(names)}")
     for name in names:
         yield StringCommand("userdel", QuoteString(name))
         yield StringCommand("! getent group", QuoteString(name), ">/dev/null || groupdel", QuoteString(name))
@@ -116,6 +121,7 @@ def paths(names: Sequence[str]) -> Generator[PyinfraCommand, None, None]:
     if not names:
         host.noop("no folder of ours")
         return
+    host.log(f"delete {', '.join(names)}")
     # A disk of its own may be mounted there (the cure for too little room): it is emptied, and stays mounted.
     yield StringCommand(
         "set -e; for p in", *(QuoteString(name) for name in names),

@@ -47,6 +47,11 @@ class Hardware:
     driver: str = ""
     dgx: str = ""
 
+    @property
+    def machine(self) -> str:
+        """The architecture that such a machine has."""
+        return "ppc64le" if "firmware/devicetree/base/model" in self.sys else "aarch64"
+
 
 def _memory(node: int, kib: int) -> str:
     return f"Node {node} MemTotal:       {kib} kB\nNode {node} MemFree:        {kib // 2} kB"

@@ -20,6 +20,11 @@ class Target:
     group: str
     hardware: str = ""
 
+    @property
+    def machine(self) -> str:
+        """`uname -m`."""
+        return {"arm64": "aarch64", "ppc64el": "ppc64le"}.get(self.image, "x86_64")
+
 
 #: Host name in rig.json -> what it is. x86 serves with real vLLM, the others with the stand-in.
 TARGETS = {

@@ -19,7 +19,6 @@ from tests.targets.containers import (
     await_target,
     create_target,
     ensure_key,
-    ensure_network,
     host_keys,
     inspect,
 )
@@ -31,12 +30,6 @@ from tests.targets.image import RECIPES, ensure_image, mirror_tag, target_tag
 from tests.targets.info import read_info
 from tests.targets.mirror import mirror
 from tests.targets.naming import TARGETS, Names, names
-
-#: The pip lock files whose wheels the mirror serves (relative to the checkout).
-LOCKS = ("files/locks/tools.lock", "files/locks/engine-*-cpu-x86_64.lock")
-
-#: Architectures of the targets, as `uname -m` has them.
-MACHINES = ("x86_64", "aarch64", "ppc64le")
 
 SITE_CA = Path("/usr/local/share/ca-certificates")
 
@@ -52,12 +45,12 @@ def asked(rig: Names, hosts: list[str]) -> list[str]:
 def targets(rig: Names, hosts: list[str], hardware: dict[str, str] | None = None) -> dict[str, Any]:
     """Run the target containers; their part of rig.json, and known_hosts.
 
-    :param hardware: what some present themselves as in place of what naming.py says
+    :param hardware: what some present themselves as, in place of what they do now (a new one: what naming.py says)
     """
     key = ensure_key(rig.state)
     known_hosts = rig.state / "known_hosts"
     public_key = key.with_suffix(".pub").read_text()
-    shown = {**{host: target.hardware for host, target in TARGETS.items()}, **(hardware or {})}
+    shown = {host: target.hardware for host, target in TARGETS.items()} | presented(rig) | (hardware or {})
     images = {host: ensure_image(TARGETS[host].image) for host in hosts}
     created = {host: create_target(rig, host, images[host], public_key, shown[host]) for host in hosts}
     found = {}
@@ -76,6 +69,15 @@ def targets(rig: Names, hosts: list[str], hardware: dict[str, str] | None = None
     return {"hosts": found, "ssh": {"user": "root", "key": str(key), "known_hosts": str(known_hosts)}}
 
 
+def presented(rig: Names) -> dict[str, str]:
+    """What this rig's targets present themselves as now."""
+    try:
+        hosts = read_info(rig)["hosts"]
+    except RigError:
+        return {}
+    return {host: entry["hardware"] for host, entry in hosts.items() if entry.get("hardware") in HARDWARE}
+
+
 def write_info(rig: Names, **parts: Any) -> None:
     """Replace parts of rig.json in one step; the others stay."""
     path = rig.state / "rig.json"
@@ -90,12 +92,12 @@ def site_ca() -> list[str]:
     return [str(path) for path in sorted(SITE_CA.rglob("*.crt"))] if SITE_CA.is_dir() else []
 
 
-def up(rig: Names, hosts: list[str]) -> None:
+def up(rig: Names, hosts: list[str], hardware: dict[str, str] | None = None) -> None:
     """The mirror and targets; what runs already stays as it is."""
     ensure_engine()
     hosts = asked(rig, hosts)
     bootstrap(hosts)
-    write_info(rig, **mirror(rig, hosts), **targets(rig, hosts))
+    write_info(rig, **mirror(rig, hosts), **targets(rig, hosts, hardware))
 
 
 def bootstrap(hosts: list[str]) -> None:
@@ -104,14 +106,21 @@ def bootstrap(hosts: list[str]) -> None:
         list(pool.map(ensure_image, sorted({TARGETS[host].image for host in hosts})))
 
 
+def present(rig: Names, host: str, hardware: str) -> None:
+    """A target made anew that presents other hardware; the others stay as they are."""
+    if TARGETS[host].machine != HARDWARE[hardware].machine:
+        fit = [name for name, found in HARDWARE.items() if found.machine == TARGETS[host].machine]
+        raise RigError(f"{host} is {TARGETS[host].machine}, {hardware} is not", f"one of {', '.join(fit)}")
+    up(rig, [host], {host: hardware})
+
+
 def reset(rig: Names, hosts: list[str]) -> None:
     """Fresh targets; the mirror goes on."""
     ensure_engine()
     running = asked(rig, hosts or ["x86"])
     for host in hosts or running:
         _remove_later(rig.target(host))
-    ensure_network(rig.network)
-    write_info(rig, **targets(rig, running))
+    up(rig, running)
 
 
 def down(rig: Names) -> None:
@@ -143,7 +152,10 @@ def execute(rig: Names, host: str, command: list[str]) -> int:
     """A command in a target (or in `mirror`), its output and exit code passed on."""
     container = rig.mirror if host == "mirror" else rig.target(host)
     if inspect(container) is None:
-        raise RigError(f"there is no container {container}", "run `python -m tests.targets.rig up`")
+        raise RigError(
+            f"there is no container {container}",
+            f"run `python -m tests.targets.rig up {host if host in TARGETS else ''}`",
+        )
     terminal = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
     words = command[1:] if command[:1] == ["--"] else command
     return subprocess.run([*docker_words(), "exec", "-i", *terminal, container, *(words or ["bash", "-l"])]).returncode
@@ -158,7 +170,8 @@ def show(rig: Names, as_json: bool) -> None:
     print(f"mirror   {info['mirror']['control']}   (in the network: {info['mirror']['url']})")
     for host, entry in info["hosts"].items():
         ssh = info["ssh"]
-        print(f"{host:<8} ssh -i {ssh['key']} -o UserKnownHostsFile={ssh['known_hosts']} {ssh['user']}@{entry['ip']}")
+        print(f"{host:<8} presents itself as {entry['hardware'] or 'what it is'}")
+        print(f"{'':<8} ssh -i {ssh['key']} -o UserKnownHostsFile={ssh['known_hosts']} {ssh['user']}@{entry['ip']}")
 
 
 def _remove(name: str) -> None:
@@ -229,7 +242,7 @@ def main(argv: list[str] | None = None) -> int:
                 case "mirror":
                     write_info(rig, **mirror(rig, asked(rig, args.hosts)))
                 case "present":
-                    write_info(rig, **targets(rig, asked(rig, [args.host]), {args.host: args.hardware}))
+                    present(rig, args.host, args.hardware)
                 case "drive":
                     drive(rig.hardware(args.host), args.path, args.value)
                 case "reset":
