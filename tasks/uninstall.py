@@ -28,10 +28,15 @@ def uninstall() -> None:
         state.failed_hosts.add(state.inventory.get_host(host.name))
         return
     system = system_of(survey) or DEBIAN
-    found = host.get_fact(EmbedfleetInstalled)
+    found = host.get_fact(EmbedfleetInstalled, manager=system.manager, own=list(system.packages), _ignore_errors=True)
+    if found.unknown:
+        cure = "repair the package manager on the host (dpkg --audit, rpm -qa), then run uninstall.py again"
+        report.add(Problem(host.name, "packages", f"{found.unknown}; nothing was removed", cure))
+        state.failed_hosts.add(state.inventory.get_host(host.name))
+        return
     removal.units(name="Units", files=found.units, running=found.running)
     removal.packages(name="Packages", names=found.packages, system=system)
     removal.certificates(name="Site certificates", paths=found.certificates, system=system)
-    removal.accounts(name="Accounts", names=found.accounts)
+    removal.accounts(name="Accounts", users=found.accounts, groups=found.groups)
     removal.paths(name="Files", names=found.paths)
     removal.record(name="Record", there=found.record)

@@ -32,6 +32,8 @@ class Installed:
     :param units: unit files of ours, and links that enable or mask one for us
     :param running: units of ours that systemd has loaded and that are not inactive
     :param accounts: accounts that a deploy made
+    :param groups: groups that a deploy made
+    :param unknown: why it cannot be told what is there; "" where it can
     :param packages: installed packages that a deploy brought
     :param paths: folders and files
     :param certificates: authorities of the site that a deploy had the system trust
@@ -41,10 +43,12 @@ class Installed:
     units: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     certificates: tuple[str, ...] = ()
     record: bool = False
+    unknown: str = ""
 
     @property
     def anything(self) -> bool:
@@ -52,23 +56,38 @@ class Installed:
         return self != Installed()
 
 
-# A deploy that was killed between installing and recording left packages.before: what came since is ours.
-_SCRIPT = f"""
-r={RECORD}; export LC_ALL=C
-list() {{ if command -v dpkg-query >/dev/null; then dpkg-query -W -f '${{db:Status-Status}} ${{Package}}\\n' | sed -n 's/^installed //p'
-  else rpm -qa --qf '%{{NAME}}\\n'; fi | sort -u; }}
+# No temporary files: this also runs in a dry run, and on a full disk. What the package manager does not tell is unknown, never
+# "none". An account is ours by the record and by what systemd-sysusers wrote as its name.
+_LISTED = {
+    "apt": "dpkg-query -W -f '${db:Status-Status} ${Package}\\n'",
+    "dnf": "rpm -qa --qf 'installed %{NAME}\\n'",
+}
+_MANUAL = {"apt": "apt-mark showmanual", "dnf": "dnf -q --disablerepo='*' repoquery --userinstalled --qf '%{name}'"}
+_SCRIPT = rf"""
+r={RECORD}; export LC_ALL=C; nl='
+'
 for f in {UNITS}/embedfleet-* {UNITS}/*.wants/embedfleet-*; do [ -e "$f" ] || [ -L "$f" ] || continue; echo "unit $f"; done
 systemctl list-units --all --plain --no-legend 'embedfleet-*' 2>/dev/null | while read -r u _ a _; do [ "$a" = inactive ] || echo "running $u"; done
-for a in $(cat $r/accounts.ours 2>/dev/null); do getent passwd "$a" >/dev/null && echo "account $a"; done
-if [ -e $r/packages.before ] || [ -e $r/packages.ours ]; then
-  list >/tmp/embedfleet-now.$$
-  {{ [ -e $r/packages.before ] && comm -13 $r/packages.before /tmp/embedfleet-now.$$; cat $r/packages.ours 2>/dev/null; }} | sort -u |
-    comm -12 - /tmp/embedfleet-now.$$ | sed 's/^/package /'
-  rm -f /tmp/embedfleet-now.$$
-  [ -L {UNITS}/nginx.service ] && grep -qx nginx $r/packages.* 2>/dev/null && echo "unit {UNITS}/nginx.service"
+for a in $(cat $r/accounts.ours 2>/dev/null); do case $a in
+  user:*) getent passwd "${{a#user:}}" | cut -d: -f5 | grep -q '^embedfleet' && echo "account ${{a#user:}}" ;;
+  group:*) getent group "${{a#group:}}" >/dev/null && echo "group ${{a#group:}}" ;; esac; done
+if [ -s $r/packages.ours ]; then
+  if all=$(@LISTED@) && [ -n "$all" ] && manual=$(@MANUAL@); then
+    for p in $(cat $r/packages.ours); do
+      case $nl$all$nl in *"$nl"installed\ "$p$nl"*) ;; *) continue ;; esac
+      case " @OWN@ " in *" $p "*) ;; *) case $nl$manual$nl in *"$nl$p$nl"*) continue ;; esac ;; esac
+      echo "package $p"
+    done
+    [ -L {UNITS}/nginx.service ] && grep -qx nginx $r/packages.ours && echo "unit {UNITS}/nginx.service"
+  else echo "unknown the package manager does not tell what is installed"; fi
 fi
 for f in {" ".join(PATHS)}; do
-  [ -e "$f" ] || continue; mountpoint -q "$f" && [ -z "$(ls -A -I lost+found "$f")" ] || echo "path $f"; done
+  [ -e "$f" ] || [ -L "$f" ] || continue
+  if [ -L "$f" ] || grep -q " $f[ /]" /proc/self/mounts; then
+    [ -n "$(find "$f/" ! -type d ! -path '*/lost+found/*' -print 2>/dev/null | head -n 1)" ] || continue
+  fi
+  echo "path $f"
+done
 for f in {_ANCHORS}; do [ -e "$f" ] && echo "certificate $f"; done
 [ -e $r ] && echo record
 echo end
@@ -80,8 +99,10 @@ class EmbedfleetInstalled(FactBase[Installed]):
 
     default = Installed
 
-    def command(self) -> StringCommand:
-        return StringCommand(_SCRIPT)
+    def command(self, manager: str, own: list[str]) -> StringCommand:
+        """:param own: packages that a deploy asks for by name; others of ours that somebody asked for since are theirs"""
+        script = _SCRIPT.replace("@LISTED@", _LISTED[manager]).replace("@MANUAL@", _MANUAL[manager])
+        return StringCommand(script.replace("@OWN@", " ".join(own)))
 
     def process(self, output: list[str]) -> Installed:
         return parse(list(output))
@@ -101,8 +122,10 @@ def parse(output: list[str]) -> Installed:
         units=of("unit"),
         running=of("running"),
         accounts=of("account"),
+        groups=of("group"),
         packages=of("package"),
         paths=of("path"),
         certificates=of("certificate"),
         record="record" in found,
+        unknown="; ".join(of("unknown")) if "end" in found else "the host did not answer to the end",
     )

@@ -9,6 +9,7 @@ from pyinfra.api import QuoteString, StringCommand, operation
 from pyinfra.api.command import PyinfraCommand
 
 from embedfleet.facts.installed import RECORD
+from embedfleet.operations.shell import Told, locked
 from embedfleet.systems import System
 
 
@@ -23,11 +24,11 @@ def units(files: Sequence[str], running: Sequence[str]) -> Generator[PyinfraComm
     serving = sorted(unit for unit in running if unit.startswith(("embedfleet-vllm", "embedfleet-gateway")))
     if files or running:
         host.log(f"remove {len(files)} unit files and links; stops serving: {', '.join(serving) or 'nothing'}")
-    if running:
-        # the gateway last, so that instances are drained of nothing new: clients see it close, not break
-        ordered = sorted(running, key=lambda unit: unit.startswith("embedfleet-gateway"))
-        yield StringCommand("systemctl stop", *(QuoteString(unit) for unit in ordered))
-        yield StringCommand("systemctl reset-failed", *(QuoteString(unit) for unit in ordered), "2>/dev/null || :")
+        # By pattern, since a job may have ended, or begun, since it was looked at. Jobs first, so that none starts what was
+        # stopped; the gateway last, so that clients see it close, not break.
+        for pattern in ("embedfleet-job-*", "embedfleet-vllm@*", "embedfleet-candidate@*", "embedfleet-*"):
+            yield Told("systemctl stop", QuoteString(pattern), setting="units", cure="systemctl status 'embedfleet-*'")
+        yield StringCommand("systemctl reset-failed 'embedfleet-*' 2>/dev/null || :")
     if files:
         yield StringCommand("rm -f --", *(QuoteString(path) for path in files))
         yield StringCommand("systemctl daemon-reload")
@@ -35,31 +36,31 @@ def units(files: Sequence[str], running: Sequence[str]) -> Generator[PyinfraComm
         host.noop("no unit of ours")
 
 
-# What a deploy brought and nobody else needs: marked as dependencies, ours are what the package manager calls unneeded. Others'
-# recommendations do not count, since before the deploy they were not followed either. What something else depends on by now
-# stays. No glob, no autoremove: what was unneeded before embedfleet came is none of its business.
+# What a deploy brought and nobody else needs: marked as dependencies, ours are what the package manager calls unneeded. With apt
+# others' recommendations do not count, since before the deploy they were not followed either; dnf has no such choice. What something
+# else depends on by now stays. No glob, no autoremove: what was unneeded before embedfleet came is none of its business.
 _APT = r"""
 set -e; export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 n=0; until dpkg --configure -a --force-confdef --force-confold && apt-get check -qq; do
   n=$((n+1)); [ $n -lt 60 ] || exit 1; echo 'waiting for another apt or dpkg'; sleep 5; done
 apt-mark auto $mine >/dev/null
 o='-o APT::AutoRemove::SuggestsImportant=0 -o APT::AutoRemove::RecommendsImportant=0 -o DPkg::Lock::Timeout=300'
-free=$(apt-get $o -s --purge autoremove | sed -n 's/^\(Purg\|Remv\) \([^ ]*\).*/\2/p' | sed 's/:.*//' | sort -u)
-go=$(printf '%s\n' $mine | sort -u | { printf '%s\n' $free >/tmp/embedfleet-free.$$; comm -12 - /tmp/embedfleet-free.$$; })
-rm -f /tmp/embedfleet-free.$$
-kept=$(printf '%s\n' $mine | grep -vxF "$go" || :)
-[ -z "$kept" ] || echo "kept, as others need them:" $kept
-[ -z "$go" ] || apt-get $o -y -q purge $go
+free=$(apt-get $o -s --purge autoremove)
+free=$(printf '%s\n' "$free" | sed -n 's/^\(Purg\|Remv\) \([^ ]*\).*/\2/p' | sed 's/:.*//')
+remove() { apt-get $o -y -q purge "$@"; }
 """
 _DNF = r"""
 set -e; export LC_ALL=C
+mine=$(rpm -q --qf '%{NAME}\n' $mine | grep -v ' is not installed$' || :); [ -n "$mine" ] || exit 0
 dnf -q -y --disablerepo='*' mark remove $mine >/dev/null
-dnf -q --disablerepo='*' repoquery --unneeded --qf '%{name}' | sort -u >/tmp/embedfleet-free.$$
-go=$(printf '%s\n' $mine | sort -u | comm -12 - /tmp/embedfleet-free.$$)
-rm -f /tmp/embedfleet-free.$$
-kept=$(printf '%s\n' $mine | grep -vxF "$go" || :)
-[ -z "$kept" ] || echo "kept, as others need them:" $kept
-[ -z "$go" ] || dnf -q -y --disablerepo='*' --noautoremove remove $go
+free=$(dnf -q --disablerepo='*' repoquery --unneeded --qf '%{name}')
+remove() { dnf -q -y --disablerepo='*' --noautoremove remove "$@"; }
+"""
+_REMOVE = r"""
+go= kept=
+for p in $mine; do case " "$(echo $free)" " in *" $p "*) go="$go $p" ;; *) kept="$kept $p" ;; esac; done
+[ -z "$kept" ] || echo "#> kept, as others need them:$kept"
+[ -z "$go" ] || remove $go
 """
 
 
@@ -76,7 +77,8 @@ def packages(names: Sequence[str], system: System) -> Generator[PyinfraCommand, 
         return
     host.log(f"remove {', '.join(names)}")
     script = {"apt": _APT, "dnf": _DNF}[system.manager]
-    yield StringCommand(f"mine={' '.join(names)!r};", script)
+    cure = "repair the package manager on the host (dpkg --audit, dnf check), then run uninstall.py again"
+    yield locked(f"mine='{' '.join(names)}'\n{script}{_REMOVE}", setting="packages", cure=cure)
 
 
 @operation()
@@ -96,19 +98,33 @@ def certificates(paths: Sequence[str], system: System) -> Generator[PyinfraComma
 
 
 @operation()
-def accounts(names: Sequence[str]) -> Generator[PyinfraCommand, None, None]:
+def accounts(users: Sequence[str], groups: Sequence[str]) -> Generator[PyinfraCommand, None, None]:
     """
-    Ensure that accounts which a deploy made are gone, with their groups; one that was there before stays.
+    Ensure that accounts and groups which a deploy made are gone; what was there before stays.
 
-    + names: accounts
+    + users: accounts
+    + groups: groups; `userdel` takes one of the account's name along, so one that is not ours is put back
     """
-    if not names:
+    if not users and not groups:
         host.noop("no account of ours")
         return
-    host.log(f"remove {', '.join(names)}")
-    for name in names:
-        yield StringCommand("userdel", QuoteString(name))
-        yield StringCommand("! getent group", QuoteString(name), ">/dev/null || groupdel", QuoteString(name))
+    host.log(f"remove {', '.join(sorted({*users, *groups}))}")
+    cure = "see who runs or is a member under that name (ps -u NAME, getent group), then run uninstall.py again"
+    for name in users:
+        back = "" if name in groups else 'getent group "$n" >/dev/null || groupadd -g "$g" "$n"; '
+        yield Told(
+            "set --", QuoteString(name), '; n=$1; g=$(getent group "$n" | cut -d: -f3); ! getent passwd "$n" >/dev/null || userdel "$n" || exit 1; ', back, "true",
+            setting="accounts", cure=cure,
+        )  # fmt: skip
+    for name in groups:
+        yield Told(
+            "! getent group",
+            QuoteString(name),
+            ">/dev/null || groupdel",
+            QuoteString(name),
+            setting="accounts",
+            cure=cure,
+        )
 
 
 @operation()
@@ -122,11 +138,16 @@ def paths(names: Sequence[str]) -> Generator[PyinfraCommand, None, None]:
         host.noop("no folder of ours")
         return
     host.log(f"delete {', '.join(names)}")
-    # A disk of its own may be mounted there (the cure for too little room): it is emptied, and stays mounted.
-    yield StringCommand(
-        "set -e; for p in", *(QuoteString(name) for name in names),
-        '; do if mountpoint -q "$p"; then find "$p" -xdev -mindepth 1 ! -path "$p/lost+found*" -delete;'
-        ' else rm -rf --one-file-system -- "$p"; fi; done',
+    # /opt/embedfleet may be a link, or have disks of its own below it (the cure for too little room): such are emptied and stay.
+    yield Told(
+        "for p in", *(QuoteString(name) for name in names),
+        r'''; do
+  real=$(readlink -f "$p"); mounts=$(awk -v p="$real" '$2 == p || index($2, p "/") == 1 {print $2}' /proc/self/mounts)
+  if [ -z "$mounts" ] && ! [ -L "$p" ]; then rm -rf --one-file-system -- "$p" || exit 1; continue; fi
+  for m in "$real" $mounts; do find "$m" -xdev -mindepth 1 ! -path "$m/lost+found*" ! -type d -delete || exit 1; done
+  for m in "$real" $mounts; do find "$m" -xdev -depth -mindepth 1 -type d ! -path "$m/lost+found*" -exec rmdir --ignore-fail-on-non-empty {} + 2>/dev/null; done
+done; true''',
+        setting="files", cure="see what keeps them (lsof +D, mount), then run uninstall.py again",
     )  # fmt: skip
 
 

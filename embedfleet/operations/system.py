@@ -13,6 +13,7 @@ from pyinfra.operations import apt, dnf
 
 from embedfleet.facts.installed import RECORD
 from embedfleet.facts.state import Accounts, TrustedCertificates
+from embedfleet.operations.shell import locked
 from embedfleet.systems import System
 
 
@@ -29,9 +30,10 @@ def accounts_and_directories(
     have: list[str] = host.get_fact(Accounts, users=list(users), directories=list(directories))
     missing = [user for user in users if f"user {user}" not in have]
     if missing:
-        # recorded before: an account that is not ours is never removed, one that is ours never forgotten
+        # recorded before: an account or group that is not ours is never removed, one that is ours never forgotten
         yield StringCommand(
-            f"set -e; mkdir -p {RECORD}; printf '%s\\n'", *(QuoteString(user) for user in missing), f">>{ACCOUNTS};",
+            f"set -e; mkdir -p {RECORD}; for u in", *(QuoteString(user) for user in missing),
+            f'; do getent group "$u" >/dev/null || echo "group:$u" >>{ACCOUNTS}; echo "user:$u" >>{ACCOUNTS}; done;',
             "systemd-sysusers /etc/embedfleet/sysusers.conf",
         )  # fmt: skip
     wrong = {p: want for p, want in directories.items() if f"dir {p} {want[0]} {want[1]}" not in have}
@@ -43,18 +45,25 @@ def accounts_and_directories(
         host.noop(f"{len(users)} accounts and {len(directories)} directories are right")
 
 
+# What deploys brought, which is what uninstall.py takes away: accounts and groups, and packages.
 ACCOUNTS = f"{RECORD}/accounts.ours"
-# What was installed before a deploy added to it, and what deploys have added since: uninstall.py takes away the latter alone.
-BEFORE = f"{RECORD}/packages.before"
 OURS = f"{RECORD}/packages.ours"
-LIST = {"apt": "dpkg-query -W -f '${Package}\\n'", "dnf": "rpm -qa --qf '%{NAME}\\n'"}
 
 # A run that lost its connection leaves dpkg half-configured: finish it. It may also leave apt at work on the host, as
 # unattended-upgrades do: wait, since dpkg itself and `apt-get update` know no time-out for their locks. dnf waits by itself.
 _SETTLE = (
-    "n=0; until DEBIAN_FRONTEND=noninteractive dpkg --configure -a --force-confdef --force-confold && apt-get check -qq;",
-    "do n=$((n+1)); [ $n -lt 60 ] || exit 1; echo 'waiting for another apt or dpkg'; sleep 5; done",
+    "n=0; until DEBIAN_FRONTEND=noninteractive dpkg --configure -a --force-confdef --force-confold && apt-get check -qq;"
+    " do n=$((n+1)); [ $n -lt 60 ] || exit 1; echo 'waiting for another apt or dpkg'; sleep 5; done"
 )
+
+# The names that an installation would add, asked of the manager before it is done: an installation that is killed half-way
+# is on record, and what others install at the same time is not. What would only be upgraded is no name of ours.
+_COMING = {
+    "apt": "apt-get -s --no-install-recommends install {names} | sed -n 's/^Inst \\([^ ]*\\) (.*/\\1/p'",
+    "dnf": "{{ dnf --assumeno --setopt=install_weak_deps=False install {names} 2>&1 || :; }}"
+    " | awk '/^Installing.*:$/ {{on=1; next}} /^[^ ]/ {{on=0}} on && /^ [^ ]/ {{print $1}}'",
+}
+_CURE = "see whether the host's package sources answer (apt-get update, dnf makecache), then deploy again"
 
 
 @operation()
@@ -71,22 +80,27 @@ def packages(system: System) -> Generator[PyinfraCommand, None, None]:
         host.noop(f"{len(system.packages)} packages are installed")
         return
     host.log(f"install {', '.join(missing)}")
-    listed = f"{LIST[system.manager]} | LC_ALL=C sort -u"
-    yield StringCommand(f"set -e; test -e {BEFORE} || {{ {listed} >{BEFORE}.new; mv {BEFORE}.new {BEFORE}; }}")
     for package, unit in system.masked:
         if package in missing:
             yield StringCommand("ln -sfn /dev/null", QuoteString(f"/etc/systemd/system/{unit}"))
     if system.manager == "apt":
-        yield StringCommand(*_SETTLE)
-        yield from apt.packages._inner(
-            packages=missing, update=True, no_recommends=True, extra_install_args="-o DPkg::Lock::Timeout=300"
+        yield locked(_SETTLE, setting="packages", cure="end what holds dpkg on the host, then deploy again")
+        for command in apt.update._inner():
+            yield locked(command, setting="packages", cure=_CURE)
+        install = apt.packages._inner(
+            packages=missing, no_recommends=True, extra_install_args="-o DPkg::Lock::Timeout=300"
         )
     else:
-        yield from dnf.packages._inner(packages=missing, extra_install_args="--setopt=install_weak_deps=False")
-    yield StringCommand(
-        f"set -e; {{ {listed} | LC_ALL=C comm -13 {BEFORE} -; cat {OURS} 2>/dev/null || :; }} | LC_ALL=C sort -u >{OURS}.new;",
-        f"mv {OURS}.new {OURS}; rm -f {BEFORE}",
+        install = dnf.packages._inner(packages=missing, extra_install_args="--setopt=install_weak_deps=False")
+    coming = _COMING[system.manager].format(names=" ".join(missing))
+    yield locked(
+        f"set -e; export LC_ALL=C; new=$({coming}); {{ cat {OURS} 2>/dev/null || :; printf '%s\\n' {' '.join(missing)} $new; }} | sed '/^$/d'"
+        f" | sort -u >{OURS}.new; sync {OURS}.new; mv {OURS}.new {OURS}",
+        setting="packages",
+        cure=_CURE,
     )
+    for command in install:
+        yield locked(command, setting="packages", cure=_CURE)
 
 
 @operation()

@@ -68,7 +68,7 @@ def follow(name: str, every: float = 0.2, beat: float = 30) -> None:
         alive = not told.exists()
         if alive and time.monotonic() - asked > 3:
             asked = time.monotonic()
-            alive = running(name)
+            alive = running(name) or _comes(name)
         with open(log, "rb") as handle:
             handle.seek(position)
             for line in handle:
@@ -96,6 +96,12 @@ def follow(name: str, every: float = 0.2, beat: float = 30) -> None:
             f"run the deploy again: it goes on from what is finished. Full log: {log}",
         )
     raise Failure(result["setting"], f"{result['reason']}\n{tail}".rstrip(), f"{result['cure']}. Full log: {log}")
+
+
+def _comes(name: str) -> bool:
+    """Ask again for a unit that does not run: one that was just queued shows as inactive for a moment."""
+    time.sleep(1)
+    return running(name)
 
 
 def _tail(name: str, count: int = 15) -> str:

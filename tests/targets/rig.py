@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests.targets import upstream
 from tests.targets.containers import (
     address,
     await_target,
@@ -25,7 +26,7 @@ from tests.targets.containers import (
 from tests.targets.emulation import remove_emulation
 from tests.targets.engine import docker, docker_words, ensure_engine
 from tests.targets.hardware import HARDWARE, drive
-from tests.targets.host import RigError, cache_dir, lock, say
+from tests.targets.host import RigError, lock, say
 from tests.targets.image import RECIPES, ensure_image, mirror_tag, target_tag
 from tests.targets.info import read_info
 from tests.targets.mirror import mirror
@@ -140,12 +141,16 @@ def clean(rig: Names) -> None:
     """`down`, this rig's state, and the images unless another checkout uses them. Downloads stay: they are shared."""
     down(rig)
     shutil.rmtree(rig.state, ignore_errors=True)
-    for tag in (mirror_tag(target_tag("amd64")), *(target_tag(kind) for kind in RECIPES)):
+    for tag in (
+        mirror_tag(target_tag("amd64")),
+        *(target_tag(kind) for kind in RECIPES),
+        *(upstream.tag(kind) for kind in RECIPES),
+    ):
         done = subprocess.run([*docker_words(), "image", "rm", tag], capture_output=True, text=True)
         if done.returncode != 0 and "no such image" not in done.stderr.lower():
             say(f"kept {tag}: {done.stderr.strip()}")
-    if not any((cache_dir() / "rigs").iterdir()):
-        remove_emulation()  # another checkout's targets need it
+    if not docker("ps", "-a", "--filter", "name=^embedfleet-", "--format", "{{.Names}}").split():
+        remove_emulation()  # while there are others' targets, they need it
 
 
 def execute(rig: Names, host: str, command: list[str]) -> int:

@@ -91,6 +91,7 @@ def as_builder(argv: list[str], *, cwd: Path, env: dict[str, str] | None = None,
     base = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": str(WORK / "home"),
+        "TMPDIR": str(WORK / "home" / "tmp"),
         "LANG": "C.UTF-8",
         "UV_NO_PROGRESS": "1",
         "TQDM_DISABLE": "1",
@@ -103,6 +104,10 @@ def as_builder(argv: list[str], *, cwd: Path, env: dict[str, str] | None = None,
     }
     print("$", " ".join(argv), flush=True)
     account = pwd.getpwnam(BUILD_USER)
+    temporary = WORK / "home" / "tmp"  # not /tmp: what a killed step leaves there would stay
+    if not temporary.exists():
+        temporary.mkdir(mode=0o700, parents=True)
+        os.chown(temporary, account.pw_uid, account.pw_gid)
     subprocess.run(
         argv,
         cwd=cwd,
