@@ -46,6 +46,7 @@ RPMS = (
     Rpm("gcc-toolset-14-runtime", "14.0-1"),
     Rpm("gcc-toolset-14-gcc-c++", "14.2.1-7.1", links=_COMPILERS, requires=("gcc-toolset-14-runtime",)),
     Rpm("python3.12-libs", "3.12.11-2"),
+    Rpm("site-web", "1-1", requires=("nginx",)),  # an operator's, for tests of what uninstall.py leaves
     Rpm("python3.12", "3.12.11-2", links={"/usr/bin/python3.12": "python3.11"}, requires=("python3.12-libs",)),
 )
 
