@@ -122,7 +122,11 @@ def _warnings(host: str, settings: Settings, platform: Platform, survey: Survey)
         found.append(Problem(host, setting, reason, cure, fatal=False, matters=matters))
 
     if platform.how == "read" and platform.name not in ("x86-cpu",):
-        warn("platform", f"{platform.name} has never been run by the project", "try it on one host first")
+        warn(
+            "platform",
+            f"{platform.name} has never been run on real hardware by the project",
+            "try it on one host first",
+        )
     if not settings.model_sha256 or settings.model_revision in ("master", "main"):
         warn(
             "model_sha256",

@@ -95,11 +95,9 @@ def _known(known: Known) -> str:
 
 
 def _systems() -> str:
-    text = (
-        "\n## Operating systems\n\n| system | packages | compilers, Python of the tools | known |\n|---|---|---|---|\n"
-    )
+    text = "\n## Operating systems\n\n| system | packages | compilers | Python of the tools | known |\n|---|---|---|---|---|\n"
     for system in SYSTEMS:
-        also = f"{system.compilers or '/usr/bin'}; {system.python}"
+        also = f"{system.compilers or '/usr/bin'} | {system.python}"
         text += f"| {system.name} | {system.manager}: {' '.join(system.packages)} | {also} | {system.known} |\n"
     return text
 

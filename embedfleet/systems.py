@@ -67,7 +67,7 @@ _RHEL_TRUST = ("update-ca-trust extract", "update-ca-trust extract")
 # Python of RHEL 9 that is kept up longest; numactl-devel is in CodeReady Builder (UBI 9 has it too).
 RHEL9 = System(
     name="RHEL 9 and its rebuilds",
-    known="*run* 2026-11-30 on a stand-in: real dnf and rpm, packages of the real names that hold Debian's programs",
+    known="*run* 2026-11-30 on a stand-in: real dnf and rpm, packages of the real names; neither its Python nor its compilers were used",
     manager="dnf",
     packages=(*_RHEL_PACKAGES, "gcc-toolset-14-gcc-c++", "python3.12"),
     python="/usr/bin/python3.12",

@@ -47,7 +47,15 @@ apt-mark auto $mine >/dev/null
 o='-o APT::AutoRemove::SuggestsImportant=0 -o APT::AutoRemove::RecommendsImportant=0 -o DPkg::Lock::Timeout=300'
 free=$(apt-get $o -s --purge autoremove)
 free=$(printf '%s\n' "$free" | sed -n 's/^\(Purg\|Remv\) \([^ ]*\).*/\2/p' | sed 's/:.*//')
-remove() { apt-get $o -y -q purge "$@"; }
+remove() {
+  apt-get $o -y -q purge "$@"
+  case " $* " in *" nginx-common "*) ;; *) return 0 ;; esac
+  # Debian's nginx leaves its welcome page, purged or not
+  rm -f /var/www/html/index.nginx-debian.html
+  for d in /var/www/html /var/www; do
+    dpkg -S "$d" >/dev/null 2>&1 || [ ! -d "$d" ] || rmdir --ignore-fail-on-non-empty "$d"
+  done
+}
 """
 _DNF = r"""
 set -e; export LC_ALL=C

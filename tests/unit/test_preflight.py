@@ -202,3 +202,19 @@ def test_uninstall_wants_root_and_finds_nothing_to_do_on_a_clean_host(tmp_path: 
     assert run.code == 1
     assert "FAILED @fake/sick _sudo why: commands do not run as root" in run.words
     assert "embedfleet: 0 changes" in run.err
+
+
+@pytest.mark.parametrize("verb", ["status.py", "deploy.py", "uninstall.py"])
+def test_a_run_that_means_no_host_does_not_end_well(tmp_path: Path, verb: str) -> None:
+    run = pyinfra(tmp_path, {"fit": FIT}, verb, "-y", "--limit", "*nobody")
+    assert run.code == 1
+    assert "no host of this inventory is meant, so nothing was done" in run.words
+
+
+def test_an_answer_that_is_not_enter_changes_nothing_and_does_not_end_well(tmp_path: Path) -> None:
+    (tmp_path / "fakes.py").write_text(
+        f"hosts = [('@fake/fit', { ({**DATA, 'fake_responses': {'@@%s': lines(FIT)}})!r})]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", _CHILD, str(tmp_path / "fakes.py"), "deploy.py"], cwd=ROOT, input="y\n", env={**os.environ, "EMBEDFLEET_CACHE": str(tmp_path)}, capture_output=True, text=True, timeout=120)  # fmt: skip
+    assert done.returncode == 1
+    assert "nothing was changed, as the answer was not Enter" in done.stderr
