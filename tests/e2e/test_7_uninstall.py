@@ -24,7 +24,7 @@ def half(rhel: Fleet) -> Iterator[Fleet]:
     """A deploy that was killed, on a host with a group of our account's name and a disk at our folder; then a package that needs ours."""
     before = snapshot(rhel)
     rhel.on_target(
-        "groupadd -g 4711 embedfleet; mkdir /opt/embedfleet; mount -t tmpfs -o size=4g tmpfs /opt/embedfleet"
+        "groupadd -g 4711 embedfleet; mkdir /opt/embedfleet; mount -t tmpfs -o size=9g tmpfs /opt/embedfleet"
     )
     with rhel.deploying():
         rhel.until("systemctl -q is-active 'embedfleet-job-tools-*'", 300)
