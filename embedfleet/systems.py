@@ -7,7 +7,7 @@ RHEL 10 were read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ DEBIAN = System(
 )  # fmt: skip
 
 _RHEL_PACKAGES = ("ca-certificates", "git-core", "libgomp", "nginx", "numactl", "numactl-devel")
-_RHEL_TRUST = ("update-ca-trust extract", "update-ca-trust extract")
 
 # Python 3.9 is too old for py-rattler and gcc 11 for vLLM's kernels (12.3), so both come beside the system's own. 3.12 is the
 # Python of RHEL 9 that is kept up longest; numactl-devel is in CodeReady Builder (UBI 9 has it too).
@@ -73,21 +72,18 @@ RHEL9 = System(
     python="/usr/bin/python3.12",
     anchors="/etc/pki/ca-trust/source/anchors",
     suffix=".crt",
-    trust=_RHEL_TRUST,
+    trust=("update-ca-trust extract", "update-ca-trust extract"),
     bundle="/etc/pki/tls/certs/ca-bundle.crt",
     compilers="/opt/rh/gcc-toolset-14/root/usr/bin",
 )
 
-RHEL10 = System(
+RHEL10 = replace(
+    RHEL9,
     name="RHEL 10 and its rebuilds",
     known="*read* 2026-11-30",
-    manager="dnf",
     packages=(*_RHEL_PACKAGES, "gcc-c++", "python3"),
     python="/usr/bin/python3",
-    anchors="/etc/pki/ca-trust/source/anchors",
-    suffix=".crt",
-    trust=_RHEL_TRUST,
-    bundle="/etc/pki/tls/certs/ca-bundle.crt",
+    compilers="",
 )
 
 SYSTEMS = (DEBIAN, RHEL9, RHEL10)

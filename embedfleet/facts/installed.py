@@ -50,11 +50,6 @@ class Installed:
     record: bool = False
     unknown: str = ""
 
-    @property
-    def anything(self) -> bool:
-        """Whether the host has anything of ours."""
-        return self != Installed()
-
 
 # No temporary files: this also runs in a dry run, and on a full disk. What the package manager does not tell is unknown, never
 # "none". An account is ours by the record and by what systemd-sysusers wrote as its name.

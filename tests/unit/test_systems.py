@@ -96,7 +96,6 @@ def test_selinux_is_told_of() -> None:
 
 def test_what_is_installed() -> None:
     assert parse_installed(["end"]) == Installed()
-    assert not Installed().anything
     found = parse_installed(
         ["group embedfleet", "unit /etc/systemd/system/embedfleet-vllm@.service", "running embedfleet-gateway.service", "account embedfleet",
          "package nginx", "path /opt/embedfleet", "certificate /usr/local/share/ca-certificates/embedfleet-a b.crt", "record", "end"]
@@ -104,7 +103,6 @@ def test_what_is_installed() -> None:
     assert (found.accounts, found.packages, found.record) == (("embedfleet",), ("nginx",), True)
     assert found.certificates == ("/usr/local/share/ca-certificates/embedfleet-a b.crt",)
     assert (found.groups, found.unknown) == (("embedfleet",), "")
-    assert found.anything
     assert "did not answer to the end" in parse_installed(["package nginx"]).unknown
     assert (
         parse_installed(["unknown the package manager is ill", "record", "end"]).unknown == "the package manager is ill"
