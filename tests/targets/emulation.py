@@ -7,7 +7,7 @@ import os
 import platform
 from pathlib import Path
 
-from tests.targets.host import RigError, apt_install, as_root, cache_dir, find_tool, lock, run, say
+from tests.targets.host import RigError, apt_install, as_root, cache_dir, find_tool, lock, run, say, write_whole
 
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
 
@@ -55,7 +55,7 @@ def ensure_emulation(arch: str) -> None:
             run([*as_root(), "mount", "-t", "binfmt_misc", "binfmt_misc", BINFMT], cure="the kernel needs binfmt_misc")
             made["mounts"] = [str(BINFMT)]
             before = set(os.listdir(BINFMT))
-            _write(made)
+            write_whole(_record(), json.dumps(made) + "\n")
         if find_tool(f"qemu-{QEMU[arch]}-static") is None or find_tool("update-binfmts") is None:
             say("qemu-user-static is missing: installing it with apt")
             apt_install("qemu-user-static", "binfmt-support", "arch-test")
@@ -64,7 +64,7 @@ def ensure_emulation(arch: str) -> None:
             run([*as_root(), "update-binfmts", "--import"])
             run([*as_root(), "update-binfmts", "--enable", f"qemu-{QEMU[arch]}"])
         made["entries"] = sorted({*made["entries"], *(set(os.listdir(BINFMT)) - before)})
-        _write(made)
+        write_whole(_record(), json.dumps(made) + "\n")
         if not registered(arch):
             raise RigError(
                 f"the kernel runs no {arch} programs in containers",
@@ -84,9 +84,3 @@ def remove_emulation() -> None:
             if os.path.ismount(mount):
                 run([*as_root(), "umount", mount], cure=f"see who uses {mount}")
         _record().unlink(missing_ok=True)
-
-
-def _write(made: dict[str, list[str]]) -> None:
-    partial = _record().with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(made) + "\n")
-    partial.replace(_record())

@@ -9,12 +9,11 @@ of this was recorded on such hardware.
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.targets.host import RigError
+from tests.targets.host import RigError, write_whole
 
 FAKES = Path(__file__).with_name("fake")
 DRIVER = "580.126.20"
@@ -180,9 +179,7 @@ def drive(folder: Path, path: str, value: str) -> None:
     if Path(path).parts[:1] != ("gpu",) or ".." in Path(path).parts or not target.is_file():
         there = sorted(str(found.relative_to(folder)) for found in (folder / "gpu").rglob("*") if found.is_file())
         raise RigError(f"{path} is not driven here", f"one of {', '.join(there) or 'nothing: this machine has no GPU'}")
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    partial.write_text(value + "\n")
-    partial.replace(target)
+    write_whole(target, value + "\n")
 
 
 def _files(hardware: Hardware) -> dict[str, str]:

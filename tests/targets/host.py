@@ -93,6 +93,13 @@ def apt_install(*packages: str) -> None:
         run([*as_root(), *env_word, "apt-get", "install", "-y", "--no-install-recommends", *packages], cure=cure)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file beside itself and rename it: whoever reads or serves it sees the old text or the new, never half of one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
+
+
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
     """One process at a time, over all checkouts that share the cache; says so when it has to wait."""

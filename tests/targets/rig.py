@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from tests.targets.containers import (
 from tests.targets.emulation import remove_emulation
 from tests.targets.engine import docker, docker_words, ensure_engine
 from tests.targets.hardware import HARDWARE, drive
-from tests.targets.host import RigError, lock, say
+from tests.targets.host import RigError, lock, say, write_whole
 from tests.targets.image import RECIPES, ensure_image, mirror_tag, target_tag
 from tests.targets.info import read_info
 from tests.targets.mirror import mirror
@@ -43,19 +42,19 @@ def asked(rig: Names, hosts: list[str]) -> list[str]:
     return [host for host in TARGETS if host in hosts or not hosts or inspect(rig.target(host)) is not None]
 
 
-def targets(rig: Names, hosts: list[str], hardware: dict[str, str] | None = None) -> dict[str, Any]:
+def targets(rig: Names, images: dict[str, str], hardware: dict[str, str] | None = None) -> dict[str, Any]:
     """Run the target containers; their part of rig.json, and known_hosts.
 
+    :param images: host -> its image
     :param hardware: what some present themselves as, in place of what they do now (a new one: what naming.py says)
     """
     key = ensure_key(rig.state)
     known_hosts = rig.state / "known_hosts"
     public_key = key.with_suffix(".pub").read_text()
     shown = {host: target.hardware for host, target in TARGETS.items()} | presented(rig) | (hardware or {})
-    images = {host: ensure_image(TARGETS[host].image) for host in hosts}
-    created = {host: create_target(rig, host, images[host], public_key, shown[host]) for host in hosts}
+    created = {host: create_target(rig, host, image, public_key, shown[host]) for host, image in images.items()}
     found = {}
-    for host in hosts:  # they boot side by side
+    for host in images:  # they boot side by side
         await_target(rig, host, created[host])
         found[host] = {
             "container": rig.target(host),
@@ -83,9 +82,7 @@ def write_info(rig: Names, **parts: Any) -> None:
     """Replace parts of rig.json in one step; the others stay."""
     path = rig.state / "rig.json"
     old = json.loads(path.read_text()) if path.exists() else {"hosts": {}}
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps({**old, **parts, "site_ca": site_ca()}, indent=2) + "\n")
-    partial.replace(path)
+    write_whole(path, json.dumps({**old, **parts, "site_ca": site_ca()}, indent=2) + "\n")
 
 
 def site_ca() -> list[str]:
@@ -97,14 +94,16 @@ def up(rig: Names, hosts: list[str], hardware: dict[str, str] | None = None) -> 
     """The mirror and targets; what runs already stays as it is."""
     ensure_engine()
     hosts = asked(rig, hosts)
-    bootstrap(hosts)
-    write_info(rig, **mirror(rig, hosts), **targets(rig, hosts, hardware))
+    images = bootstrap(hosts)
+    write_info(rig, **mirror(rig, hosts), **targets(rig, images, hardware))
 
 
-def bootstrap(hosts: list[str]) -> None:
-    """The images that are missing, two at a time: under emulation each is minutes of one core."""
+def bootstrap(hosts: list[str]) -> dict[str, str]:
+    """The image of each host; those that are missing are made two at a time: under emulation each is minutes of one core."""
+    kinds = sorted({TARGETS[host].image for host in hosts})
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(ensure_image, sorted({TARGETS[host].image for host in hosts})))
+        tags = dict(zip(kinds, pool.map(ensure_image, kinds), strict=True))
+    return {host: tags[TARGETS[host].image] for host in hosts}
 
 
 def present(rig: Names, host: str, hardware: str) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.targets.host import RigError, cache_dir, lock, run, say
+from tests.targets.host import RigError, cache_dir, lock, run, say, write_whole
 
 #: What the targets run, not what this machine runs: pip is told, so that any machine fetches the same wheels.
 TARGET_PYTHON = "3.11"
@@ -182,15 +182,15 @@ def render_index(wheels: Path, simple: Path, sums_file: Path) -> None:
         key = _sum_key(wheel)
         sums[key] = sums.get(key) or _sha256(wheel)
         projects[normalise(wheel.name.split("-")[0])].append((wheel.name, sums[key]))
-    _write(sums_file, json.dumps(sums, indent=0, sort_keys=True))
+    write_whole(sums_file, json.dumps(sums, indent=0, sort_keys=True))
     for project, files in projects.items():
         links = [
             f'<a href="../../wheels/{quote(name)}#sha256={digest}">{html.escape(name)}</a><br>'
             for name, digest in files
         ]
         (simple / project).mkdir(exist_ok=True)
-        _write(simple / project / "index.html", _page(f"Links for {project}", links))
-    _write(
+        write_whole(simple / project / "index.html", _page(f"Links for {project}", links))
+    write_whole(
         simple / "index.html", _page("Simple index", [f'<a href="{name}/">{name}</a><br>' for name in sorted(projects)])
     )
 
@@ -199,9 +199,3 @@ def _page(title: str, lines: list[str]) -> str:
     meta = '<meta name="pypi:repository-version" content="1.0">'
     head = f"<!DOCTYPE html>\n<html><head>{meta}<title>{title}</title></head><body>"
     return "\n".join([head, *lines, "</body></html>"]) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)
