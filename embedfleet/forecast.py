@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from embedfleet.checks import disk_needed
+from embedfleet.driver import driver_action
 from embedfleet.facts.survey import Survey
 from embedfleet.plan import Plan, jobs
-from embedfleet.refusals import driver_action
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from embedfleet.driver import driver_action
 from embedfleet.facts.survey import Survey
 from embedfleet.gpus import GPUS, VFIO, blackwell
 from embedfleet.platforms import Platform
@@ -37,15 +38,6 @@ def _no(
     setting: str, reason: str, cure: str, *, matters: str = "", source: str = "", fatal: bool = True
 ) -> tuple[str, str, str, bool, str, str]:
     return setting, reason, cure, fatal, matters, source
-
-
-def driver_action(settings: Settings, platform: Platform, survey: Survey) -> str:
-    """Return what the deploy does about the driver: install, keep or none."""
-    if platform.device != "cuda":
-        return "none"
-    if survey.dgx and settings.dgx_os_driver == "keep":
-        return "keep"
-    return platform.driver.action if settings.driver == "platform" else settings.driver
 
 
 def _device(settings: Settings, platform: Platform, survey: Survey, _: Sources) -> Found:

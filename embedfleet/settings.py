@@ -20,6 +20,7 @@ from embedfleet.problems import Problem, Refused
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
+Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9A-F]{40}$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 # Host data of pyinfra and its connectors, which is not ours to judge (pyinfra 3.10, pyinfra/connectors/*.py).
@@ -119,14 +120,48 @@ class Settings(_Strict):
     python_index_url: str | None = Field(None, description="package index; None: pip's default")
     python_extra_index_urls: list[str] = Field([], description="asked as well, e.g. IBM's index on Power")
     tools_requirements: str = Field("files/locks/tools.lock", description="lock of the host's own tools")
-    # --- driver -----------------------------------------------------------------------------------------------------
+    # --- driver, CUDA, containers -----------------------------------------------------------------------------------
     driver: Literal["platform", "install", "keep"] = Field(
-        "platform", description="NVIDIA's driver; checked, not installed yet"
+        "platform", description="NVIDIA's driver: install it, keep what is there, or what the platform row says"
     )
     driver_branch: int | None = Field(None, ge=400, le=999, description="driver branch; None: the platform row's")
+    driver_version: Annotated[str, StringConstraints(pattern=r"^(newest|\d+(\.\d+){1,2})$")] | None = Field(
+        None,
+        description="exact version, or newest; None: any of the branch that is there, so that a deploy never changes it by itself",
+    )
+    driver_source: Literal["platform", "distribution", "nvidia"] = Field(
+        "platform",
+        description="whose packages; platform: Canonical's signed modules on Ubuntu, else NVIDIA's repository",
+    )
     kernel_modules: Literal["open", "proprietary"] = Field("open", description="flavour of NVIDIA's kernel modules")
     dgx_os_driver: Literal["keep", "replace"] = Field(
         "keep", description="DGX OS brings its own driver; replace allows `driver: install` there"
+    )
+    imex_nodes: list[str] = Field(
+        [], description="addresses of all nodes of this host's NVLink domain; GB200 and GB300 only"
+    )
+    reboot: Literal["never", "if_needed", "always"] = Field(
+        "if_needed",
+        description="if_needed: where the driver needs it; always: for whatever waits for one; one host at a time, drained",
+    )
+    reboot_timeout: int = Field(
+        1500, ge=30, description="seconds for a host to come back and serve; Grace's firmware is slow"
+    )
+    nvidia_repository_url: str = Field(
+        "https://developer.download.nvidia.com/compute/cuda/repos",
+        description="NVIDIA's driver and CUDA packages, or a mirror",
+    )
+    nvidia_key_url: str | None = Field(
+        None, description="key of that repository; None: where NVIDIA keeps it beside the packages"
+    )
+    nvidia_key_fingerprints: list[Fingerprint] | None = Field(
+        None, min_length=1, description="of the keys that may sign there; None: NVIDIA's own"
+    )
+    allow_http_repositories: bool = Field(
+        False, description="take packages over plain http, e.g. from a mirror in the rack"
+    )
+    cuda_toolkit: Annotated[str, StringConstraints(pattern=r"^(none|cuda-toolkit-\d+-\d+)$")] | None = Field(
+        None, description="package of the CUDA toolkit; none: it is there already; None: the platform row's"
     )
     # --- host -------------------------------------------------------------------------------------------------------
     site_ca_certificates: list[str] = Field([], description="PEM files of the site's own authorities")
@@ -146,6 +181,11 @@ class Settings(_Strict):
     def _address(cls, value: str) -> str:
         ipaddress.ip_address(value)  # nginx takes names too, but one that does not resolve at boot keeps it down
         return value
+
+    @field_validator("imex_nodes")
+    @classmethod
+    def _addresses(cls, value: list[str]) -> list[str]:
+        return [str(ipaddress.ip_address(each)) for each in value]  # the daemon's file holds addresses alone
 
     @field_validator("service_user")
     @classmethod

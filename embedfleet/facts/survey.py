@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from pyinfra.api import FactBase, StringCommand
@@ -68,9 +69,10 @@ s compilers; for c in gcc g++; do v=$($c -dumpfullversion 2>/dev/null) && echo "
   command -v nvcc >/dev/null && nvcc --version 2>/dev/null | sed -n 's/.*release /nvcc /p'; for d in /opt/rh/gcc-toolset-*; do [ -d "$d" ] && echo "${d##*/} there"; done
 s runtimes; for c in docker containerd podman crio; do command -v $c >/dev/null && echo "$c there"; done
 s reboot; [ -e /run/reboot-required ] && cat /run/reboot-required /run/reboot-required.pkgs 2>/dev/null
-s kernels; for d in /lib/modules/*; do [ -d "$d" ] && echo "${d##*/}"; done
+s kernels; n=; for k in /boot/vmlinu[xz]-*; do [ -e "$k" ] && n=1 && echo "${k#*/vmlinu?-}"; done
+  [ -n "$n" ] || for d in /lib/modules/*; do [ -d "$d" ] && echo "${d##*/}"; done
 s packages; p="@PACKAGES@"
-  dpkg-query -W -f='${db:Status-Status} ${Package} ${Version}\n' $p 'nvidia-driver-[0-9]*' 'linux-modules-nvidia-*' nvidia-container-toolkit 2>/dev/null |
+  dpkg-query -W -f='${db:Status-Status} ${Package} ${Version}\n' $p 'nvidia-driver-[0-9]*' 'linux-modules-nvidia-*' 'linux-image-[a-z]*' nvidia-container-toolkit 2>/dev/null |
   sed -n 's/^installed //p'; command -v dnf >/dev/null && rpm -q --qf '@%{NAME} %{VERSION}-%{RELEASE}\n' $p nvidia-driver nvidia-open nvidia-container-toolkit 2>/dev/null |
   sed -n 's/^@//p'
 s init; f /proc/1/comm; s uid; id -u; s selinux; f /sys/fs/selinux/enforce
@@ -100,6 +102,7 @@ class Survey:
     :param devicetree: its model, then its compatible list (Power, Jetson)
     :param virt: systemd-detect-virt: none, kvm, docker ...; "" for unknown
     :param pci: NVIDIA display or 3D controllers on the PCI bus, driver or not
+    :param nvswitches: NVSwitches on the PCI bus, which join the GPUs of HGX boards
     :param gpus: the GPUs that nvidia-smi lists
     :param secure_boot: whether the firmware enforces signatures
     :param os_like: what the system says it is like (ID_LIKE)
@@ -108,6 +111,7 @@ class Survey:
     :param runtimes: container runtimes that are there
     :param managers: package managers that are there
     :param packages: distribution packages of ours -> version; what is not installed is not there
+    :param kernels: installed kernels: those that can be booted where /boot tells, else those with modules
     :param reboot: why the host waits for a reboot
     :param free_mib: MiB free for a path (/opt, /var, /tmp); a file system of its own at /opt/embedfleet counts as /opt
     :param listeners: TCP ports in use
@@ -134,6 +138,7 @@ class Survey:
     devicetree: tuple[str, ...] = ()
     virt: str = ""
     pci: tuple[PciGpu, ...] | None = None
+    nvswitches: int = 0
     gpus: tuple[Gpu, ...] = ()
     driver: Driver = field(default_factory=Driver)
     secure_boot: bool | None = None
@@ -142,6 +147,7 @@ class Survey:
     runtimes: tuple[str, ...] = ()
     managers: tuple[str, ...] = ()
     packages: dict[str, str] = field(default_factory=dict)
+    kernels: tuple[str, ...] = ()
     reboot: tuple[str, ...] = ()
     init: str = ""
     root: bool = False
@@ -149,6 +155,13 @@ class Survey:
     listeners: tuple[Listener, ...] = ()
     parts: frozenset[str] = frozenset()
     current: str = ""
+
+    @property
+    def kernel_metas(self) -> tuple[str, ...]:
+        """Debian's and Ubuntu's metapackages of kernels that are installed, e.g. linux-image-generic-64k-hwe-24.04."""
+        return tuple(
+            sorted(name for name in self.packages if re.fullmatch(r"linux-image-(?!unsigned)[a-z][a-z0-9.-]*", name))
+        )
 
     @property
     def container(self) -> bool:
@@ -219,6 +232,7 @@ def parse(output: list[str]) -> Survey:
         devicetree=tuple(line.strip() for line in lines("devicetree") if line.strip())[:20],
         virt=first("virt"),
         pci=parse_pci(lines("pci")),
+        nvswitches=sum(line.split()[2:3] in (["0x1af1"], ["0x22a3"]) for line in lines("pci")),
         gpus=gpus,
         driver=driver,
         secure_boot=parse_secure_boot(lines("secureboot")),
@@ -227,6 +241,7 @@ def parse(output: list[str]) -> Survey:
         runtimes=tuple(parse_versions(lines("runtimes"))),
         managers=tuple(parse_versions(lines("managers"))),
         packages=parse_versions(lines("packages")),
+        kernels=tuple(line.strip() for line in lines("kernels")),
         reboot=reboot_reasons(first("kernel"), lines("kernels"), lines("reboot"), driver.loaded, driver.on_disk),
         init=first("init"),
         root=first("uid") == "0",

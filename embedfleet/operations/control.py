@@ -7,8 +7,8 @@ import json
 from collections.abc import Collection, Generator, Sequence
 from typing import Any, TypeVar, cast
 
-from pyinfra import host, logger
-from pyinfra.api import FactBase, FileUploadCommand, FunctionCommand, Host, QuoteString, State, StringCommand, operation
+from pyinfra import host
+from pyinfra.api import FactBase, FileUploadCommand, Host, QuoteString, State, StringCommand, operation
 from pyinfra.api.arguments import ConnectorArguments
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.api.state import StateStage
@@ -17,8 +17,9 @@ from typing_extensions import override
 
 from embedfleet import report
 from embedfleet.facts.state import CTL, ControlState, FileStates, Probes
+from embedfleet.operations.shell import failing
 from embedfleet.plan import Part
-from embedfleet.problems import Problem, render
+from embedfleet.problems import Problem
 from embedfleet.render import ManagedFile
 
 T = TypeVar("T")
@@ -146,12 +147,6 @@ def activate(release: str, ports: Sequence[int], limit: int) -> Generator[Pyinfr
     yield Control(CTL, "activate", QuoteString(release), f"--limit {limit}")
 
 
-def _tell(state: State, host: Host, problem: Problem) -> bool:
-    report.add(problem)
-    logger.error(render([problem]))
-    return False
-
-
 @operation()
 def verified(release: str) -> Generator[PyinfraCommand, None, None]:
     """
@@ -175,4 +170,4 @@ def verified(release: str) -> Generator[PyinfraCommand, None, None]:
         host.noop("every instance and the gateway answer right")
         return
     problem = Problem(host.name, "verify", "; ".join(wrong), cure)
-    yield FunctionCommand(_tell, (problem,), {})
+    yield failing(problem)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyinfra.api import Host, QuoteString, State, StringCommand
+from pyinfra import logger
+from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand
 from pyinfra.api.arguments import ConnectorArguments
 from pyinfra.connectors.util import CommandOutput
 from typing_extensions import override
 
 from embedfleet import report
-from embedfleet.problems import Problem
+from embedfleet.problems import Problem, render
 
 TOLD = "#> "  # lines of a script that people are to see
 _WORDS = 12  # lines of output that a problem shows
@@ -49,3 +50,14 @@ def locked(command: str | StringCommand, *, setting: str, cure: str) -> Told:
     if not isinstance(command, str):
         command = command.get_raw_value()
     return Told("flock -w 900 /run/embedfleet-packages.lock sh -c", QuoteString(command), setting=setting, cure=cure)
+
+
+def failing(problem: Problem) -> FunctionCommand:
+    """Return a command that fails the operation and tells why."""
+
+    def tell(state: State, host: Host) -> bool:
+        report.add(problem)
+        logger.error(render([problem]))
+        return False
+
+    return FunctionCommand(tell, (), {})

@@ -9,7 +9,7 @@ from pyinfra.api import QuoteString, StringCommand, operation
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.facts.deb import DebPackages
 from pyinfra.facts.rpm import RpmPackages
-from pyinfra.operations import apt, dnf
+from pyinfra.operations import apt
 
 from embedfleet.facts.installed import RECORD
 from embedfleet.facts.state import Accounts, TrustedCertificates
@@ -51,56 +51,78 @@ OURS = f"{RECORD}/packages.ours"
 
 # A run that lost its connection leaves dpkg half-configured: finish it. It may also leave apt at work on the host, as
 # unattended-upgrades do: wait, since dpkg itself and `apt-get update` know no time-out for their locks. dnf waits by itself.
+# A package that cannot be configured (a DKMS build without headers) is no reason to wait: what comes next may cure it.
 _SETTLE = (
-    "n=0; until DEBIAN_FRONTEND=noninteractive dpkg --configure -a --force-confdef --force-confold && apt-get check -qq;"
-    " do n=$((n+1)); [ $n -lt 60 ] || exit 1; echo 'waiting for another apt or dpkg'; sleep 5; done"
+    "n=0; until o=$(DEBIAN_FRONTEND=noninteractive dpkg --configure -a --force-confdef --force-confold 2>&1 && apt-get check -qq 2>&1);"
+    ' do case $o in *lock*) ;; *) echo "$o" | tail -n 20; break ;; esac;'
+    " n=$((n+1)); [ $n -lt 60 ] || { echo \"$o\" | tail -n 5; exit 1; }; echo 'waiting for another apt or dpkg'; sleep 5; done"
 )
 
 # The names that an installation would add, asked of the manager before it is done: an installation that is killed half-way
 # is on record, and what others install at the same time is not. What would only be upgraded is no name of ours.
 _COMING = {
-    "apt": "apt-get -s --no-install-recommends install {names} | sed -n 's/^Inst \\([^ ]*\\) (.*/\\1/p'",
-    "dnf": "{{ dnf --assumeno --setopt=install_weak_deps=False install {names} 2>&1 || :; }}"
+    "apt": "apt-get -s {options} install {specs} | sed -n 's/^Inst \\([^ ]*\\) (.*/\\1/p'",
+    "dnf": "{{ dnf --assumeno {options} install {specs} 2>&1 || :; }}"
     " | awk '/^Installing.*:$/ {{on=1; next}} /^[^ ]/ {{on=0}} on && /^ [^ ]/ {{print $1}}'",
 }
 _CURE = "see whether the host's package sources answer (apt-get update, dnf makecache), then deploy again"
+_OPTIONS = {
+    "apt": "-o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold --no-install-recommends",
+    "dnf": "--setopt=install_weak_deps=False",
+}
+
+
+def settled(system: System) -> Generator[PyinfraCommand, None, None]:
+    """Finish what an interrupted run left, and wait for another apt or dpkg."""
+    if system.manager == "apt":
+        yield locked(_SETTLE, setting="packages", cure="end what holds dpkg on the host, then deploy again")
+
+
+def installed(
+    system: System, names: Sequence[str], specs: Sequence[str], options: str = "", cure: str = _CURE
+) -> Generator[PyinfraCommand, None, None]:
+    """
+    Install packages in one transaction, those that come put on record before.
+
+    :param names: packages that are asked for
+    :param specs: the same as the manager wants them, with versions, and with what is to go
+    :param options: more options of the manager
+    """
+    options = f"{_OPTIONS[system.manager]} {options}".strip()
+    coming = _COMING[system.manager].format(specs=" ".join(specs), options=options)
+    yield locked(
+        f"set -e; export LC_ALL=C; mkdir -p {RECORD}; new=$({coming}); {{ cat {OURS} 2>/dev/null || :; printf '%s\\n' {' '.join(names)} $new; }} | sed '/^$/d'"
+        f" | sort -u >{OURS}.new; sync {OURS}.new; mv {OURS}.new {OURS}",
+        setting="packages",
+        cure=cure,
+    )
+    manager = "DEBIAN_FRONTEND=noninteractive apt-get" if system.manager == "apt" else "dnf"
+    yield locked(f"{manager} -y {options} install {' '.join(specs)}", setting="packages", cure=cure)
 
 
 @operation()
-def packages(system: System) -> Generator[PyinfraCommand, None, None]:
+def packages(system: System, names: Sequence[str]) -> Generator[PyinfraCommand, None, None]:
     """
     Ensure the distribution's packages, without starting the services that some of them bring, and keep a record of them.
 
-    + system: their names and their manager. A service that comes with a package of ours is masked before; a package that
-      was there before keeps its service.
+    + system: their manager. A service that comes with a package of ours is masked before; a package that was there before
+      keeps its service.
+    + names: the packages
     """
     have = host.get_fact(DebPackages if system.manager == "apt" else RpmPackages)
-    missing = [name for name in system.packages if name not in have]
+    missing = [name for name in names if name not in have]
     if not missing:
-        host.noop(f"{len(system.packages)} packages are installed")
+        host.noop(f"{len(names)} packages are installed")
         return
     host.log(f"install {', '.join(missing)}")
     for package, unit in system.masked:
         if package in missing:
             yield StringCommand("ln -sfn /dev/null", QuoteString(f"/etc/systemd/system/{unit}"))
+    yield from settled(system)
     if system.manager == "apt":
-        yield locked(_SETTLE, setting="packages", cure="end what holds dpkg on the host, then deploy again")
         for command in apt.update._inner():
             yield locked(command, setting="packages", cure=_CURE)
-        install = apt.packages._inner(
-            packages=missing, no_recommends=True, extra_install_args="-o DPkg::Lock::Timeout=300"
-        )
-    else:
-        install = dnf.packages._inner(packages=missing, extra_install_args="--setopt=install_weak_deps=False")
-    coming = _COMING[system.manager].format(names=" ".join(missing))
-    yield locked(
-        f"set -e; export LC_ALL=C; new=$({coming}); {{ cat {OURS} 2>/dev/null || :; printf '%s\\n' {' '.join(missing)} $new; }} | sed '/^$/d'"
-        f" | sort -u >{OURS}.new; sync {OURS}.new; mv {OURS}.new {OURS}",
-        setting="packages",
-        cure=_CURE,
-    )
-    for command in install:
-        yield locked(command, setting="packages", cure=_CURE)
+    yield from installed(system, missing, missing)
 
 
 @operation()

@@ -1,0 +1,124 @@
+"""Which packages of NVIDIA's driver a host has, and which its sources offer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyinfra.api import FactBase, QuoteString, StringCommand
+
+from embedfleet.facts.cpu import integer
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed package.
+
+    :param version: as the manager writes it, without epoch
+    :param whole: False where it is half-installed or waits to be configured
+    """
+
+    version: str
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Packages:
+    """What is installed.
+
+    :param found: name -> package; on rpm hosts also NAME-VERSION-RELEASE.ARCH, since several kernels' devel packages share a name
+    :param stream: dnf module stream of nvidia-driver that is enabled, "" for none
+    """
+
+    found: dict[str, Package] = field(default_factory=dict)
+    stream: str = ""
+
+
+# dpkg's patterns; rpm lists all, since its own patterns cost a query each.
+_PATTERNS = (
+    "nvidia-*",
+    "libnvidia-*",
+    "linux-modules-nvidia-*",
+    "libcuda1",
+    "firmware-nvidia*",
+    "cuda-*",
+    "linux-headers-*",
+)
+_APT = f"""dpkg-query -W -f '${{db:Status-Abbrev}}|${{Package}}|${{Version}}\\n' {" ".join(f"'{each}'" for each in _PATTERNS)} 2>/dev/null; true"""
+_DNF = r"""
+rpm -qa --qf 'ii |%{NAME}|%{VERSION}-%{RELEASE}|%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}\n' 2>/dev/null | grep -E '^ii .(kmod-|lib)?(nvidia|cuda|kernel|dkms)'
+sed -n 's/^stream *= */@stream|/p; s/^state *= */@state|/p' /etc/dnf/modules.d/nvidia-driver.module 2>/dev/null; true
+"""
+
+
+class DriverPackages(FactBase[Packages]):
+    """The installed packages of driver, CUDA and container toolkit."""
+
+    default = Packages
+
+    def command(self, manager: str) -> StringCommand:
+        return StringCommand({"apt": _APT, "dnf": _DNF}[manager])
+
+    def process(self, output: list[str]) -> Packages:
+        return parse_installed(list(output))
+
+
+def parse_installed(output: list[str]) -> Packages:
+    """Parse `status|name|version[|nevra]` lines."""
+    found: dict[str, Package] = {}
+    stream, enabled = "", True
+    for line in output:
+        cells = line.strip().split("|")
+        if cells[0] == "@stream" and len(cells) == 2:
+            stream = cells[1].strip()
+        elif cells[0] == "@state" and len(cells) == 2:
+            enabled = cells[1].strip() == "enabled"
+        elif (
+            len(cells) >= 3 and cells[2] and cells[0][1:2] not in ("n", "c")
+        ):  # neither "not installed" nor "configuration files"
+            package = Package(cells[2].partition(":")[2] or cells[2], cells[0].strip() in ("ii", "hi"))
+            for name in (cells[1], *cells[3:]):
+                found[name] = package
+    return Packages(found, stream if enabled else "")
+
+
+class AvailablePackages(FactBase[dict[str, list[str]]]):
+    """name -> versions that the host's sources offer, newest first, with their epochs."""
+
+    default = dict
+
+    def command(self, manager: str, names: list[str]) -> StringCommand:
+        quoted = [QuoteString(name) for name in names]
+        if manager == "apt":
+            return StringCommand("apt-cache madison", *quoted, "2>/dev/null; true")
+        return StringCommand(
+            "dnf -q --disableexcludes=all repoquery --available --qf 'x | %{name} | %{evr}'",
+            *quoted,
+            "2>/dev/null; true",
+        )
+
+    def process(self, output: list[str]) -> dict[str, list[str]]:
+        return parse_available(list(output))
+
+
+def parse_available(output: list[str]) -> dict[str, list[str]]:
+    """Parse `apt-cache madison` (name | version | source) and dnf's answer (x | name | version)."""
+    found: dict[str, list[str]] = {}
+    for line in output:
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == 3:
+            name, version = (cells[1], cells[2]) if cells[0] == "x" else (cells[0], cells[1])
+            if name and version and version not in found.setdefault(name, []):
+                found[name].append(version)
+    return {name: sorted(versions, key=order, reverse=True) for name, versions in found.items()}
+
+
+def order(version: str) -> list[int]:
+    """Return what versions of one package are compared by: their numbers. Enough for the driver's, which have no letters."""
+    plain = version.partition(":")[2] or version
+    numbers: list[int] = []
+    for part in plain.replace("-", ".").replace("ubuntu", ".").split("."):
+        number = integer(part)
+        if number is None:
+            break
+        numbers.append(number)
+    return numbers
