@@ -9,6 +9,7 @@ from pyinfra.api import FactBase, StringCommand
 
 from embedfleet.facts.cpu import Cpu, integer, parse_cpu
 from embedfleet.facts.gpu import Driver, Gpu, PciGpu, parse_driver, parse_pci, parse_smi
+from embedfleet.facts.script import PRELUDE, sections
 from embedfleet.facts.system import (
     Listener,
     parse_dgx,
@@ -26,21 +27,9 @@ PATHS = ("/opt", "/var", "/tmp")
 # Only POSIX sh, /proc and /sys are taken for granted: minimal images have no lscpu, lspci, ss, timeout or python3.
 # `read` in place of cat where it does, since a fork is a millisecond and a bus has a hundred devices; not for CPU lists,
 # which the kernel does not give byte by byte, as dash reads (they came back empty from a machine with Ubuntu 24.04).
-_SCRIPT = r"""
-export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin:/usr/local/cuda/bin"
-s() { printf '\n@@%s\n' "$1"; }
-f() { [ -r "$1" ] && { read -r l <"$1" || [ -n "$l" ]; } 2>/dev/null && echo "$l"; }
-limited() {
-  command -v "$1" >/dev/null || return
-  o=$(mktemp 2>/dev/null) || { echo "not asked: no room in /tmp"; return; }
-  w=$(command -v setsid)
-  $w sh -c '{ "$@"; echo "@rc=$?"; } 2>&1 </dev/null | head -c 65536 >"$0"' "$o" "$@" & p=$!; n=0
-  while kill -0 $p 2>/dev/null && [ $n -lt 300 ]; do sleep 0.1; n=$((n+1)); done
-  if kill -0 $p 2>/dev/null; then
-    echo @hung; kill -9 -$p 2>/dev/null || kill -9 $(cat /proc/$p/task/$p/children 2>/dev/null) $p
-  else cat "$o"; fi
-  rm -f "$o"
-}
+_SCRIPT = (
+    PRELUDE
+    + r"""
 s machine; uname -m; s kernel; uname -r; s pagesize; getconf PAGESIZE 2>/dev/null
 s os; cat /etc/os-release 2>/dev/null; s dgx; [ -r /etc/dgx-release ] && grep -E '^DGX_(NAME|PLATFORM|SWBUILD_VERSION|OTA_VERSION)=' /etc/dgx-release
 s cpu; grep -E '^(model name|cpu|revision|CPU implementer|CPU part)[[:space:]]*:' /proc/cpuinfo 2>/dev/null | sort -u | head -c 8192
@@ -84,6 +73,7 @@ s tcp; grep -h ' 0A ' /proc/net/tcp /proc/net/tcp6 2>/dev/null
 s listeners; ss -Hltnpe 2>/dev/null | head -c 1000000
 s end
 """
+)
 
 
 SCRIPT = _SCRIPT.replace("@PACKAGES@", " ".join(sorted({name for system in SYSTEMS for name in system.packages})))
@@ -181,16 +171,10 @@ class Survey:
 
 def parse(output: list[str]) -> Survey:
     """Parse the survey script's output; unknown or garbled sections become unknown values."""
-    sections: dict[str, list[str]] = {}
-    current: list[str] = []
-    for line in output:
-        if line.startswith("@@"):
-            current = sections.setdefault(line[2:].strip(), [])
-        elif line.strip():
-            current.append(line)
+    told = sections(output)
 
     def lines(name: str) -> list[str]:
-        return sections.get(name, [])
+        return told.get(name, [])
 
     def first(name: str) -> str:
         return next((line.strip() for line in lines(name) if line.strip()), "")[:500]
@@ -213,7 +197,7 @@ def parse(output: list[str]) -> Survey:
         bool(first("nouveau")),
     )
     return Survey(
-        complete="end" in sections,
+        complete="end" in told,
         machine=first("machine"),
         kernel=first("kernel"),
         page_size=integer(first("pagesize")),
