@@ -42,12 +42,13 @@ DISTRIBUTIONS = {
 ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "sbsa"}
 
 #: Names of the whole family, as regular expressions that dpkg's and rpm's names match from their beginning: what is held, what
-#: may be removed when a branch changes, and what nobody else may bring.
+#: may be removed when a branch changes, and what nobody else may bring. grep -E reads them too; libnvidia-container is not among
+#: them.
 FAMILY = (
     r"linux-modules-nvidia-", r"linux-objects-nvidia-", r"linux-signatures-nvidia-", r"nvidia-driver", r"nvidia-headless",
     r"nvidia-dkms", r"nvidia-kernel", r"nvidia-firmware", r"nvidia-utils", r"nvidia-compute-utils", r"nvidia-open",
     r"nvidia-persistenced", r"nvidia-modprobe", r"nvidia-smi", r"nvidia-fabric", r"nvidia-imex", r"nvidia-kmod",
-    r"kmod-nvidia", r"libnvidia-(?!container)", r"libcuda1", r"firmware-nvidia", r"xserver-xorg-video-nvidia", r"cuda-drivers",
+    r"kmod-nvidia", r"libnvidia-([^c]|c[^o]|co[^n]|con[^t])", r"libcuda1", r"firmware-nvidia", r"xserver-xorg-video-nvidia", r"cuda-drivers",
 )  # fmt: skip
 
 #: The same for apt's preferences, which know shell patterns; libnvidia-container is no part of the driver.
@@ -198,6 +199,13 @@ def _fabric(system: System, source: str, branch: int) -> str:
     if system.manager == "dnf":
         return "nvidia-fabric-manager"
     return f"nvidia-fabricmanager-{branch}" if source == "distribution" else "nvidia-fabricmanager"
+
+
+def cuda_toolkit(settings: Settings, platform: Platform) -> str:
+    """Return the package of the CUDA toolkit that the host is to have; "" for none."""
+    if settings.cuda_toolkit is not None:
+        return "" if settings.cuda_toolkit == "none" else settings.cuda_toolkit
+    return platform.toolkit
 
 
 def toolkit_version(package: str) -> str:

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from embedfleet.checks import disk_needed
-from embedfleet.driver import driver_action
 from embedfleet.facts.survey import Survey
 from embedfleet.plan import Plan, jobs
+from embedfleet.versions import fits
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Forecast:
     :param engine: build, or reuse of a finished one
     :param downloads: what is fetched -> GiB; estimates, None where nobody measured it
     :param restarts: instances that are drained and restarted, one after the other
-    :param reboot: whether the host is rebooted
+    :param reboot: whether the host is rebooted: what can be told before the packages are there
     :param minutes: how long it takes; None where nobody measured it
     :param basis: what `minutes` rests on
     :param disk_gib: what is needed at /opt, and what is free
@@ -52,13 +52,10 @@ def forecast(plan: Plan, survey: Survey, why: str = "") -> Forecast:
     fetch = f"models/{plan.model.id}" not in there
     version = str(plan.engine.spec["version"])
     old = survey.current.partition("-")[0]
-    packages = [
-        f"{name}: to be installed" for name in plan.system.packages if survey.managers and name not in survey.packages
-    ]
+    packages = [f"{name}: to be installed" for name in plan.packages if survey.managers and name not in survey.packages]
     if old != version:
         packages.append(f"vLLM {old or 'none'} -> {version}")
-    if driver_action(plan.settings, plan.platform, survey) != "none":
-        packages.append(f"NVIDIA driver {survey.driver.version or 'none'}: kept")
+    packages += _driver(plan, survey)
     if fetch:
         packages.append(f"model -> {plan.settings.model_id}@{plan.settings.model_revision}")
     model = plan.settings.model
@@ -78,11 +75,39 @@ def forecast(plan: Plan, survey: Survey, why: str = "") -> Forecast:
         engine=f"{'build' if build else 'reuse'} {plan.engine.id}",
         downloads=downloads,
         restarts=tuple(plan.settings.instance_ports) if survey.current != plan.release else (),
-        reboot=False,  # no component reboots yet
+        reboot=_reboots(plan, survey),
         minutes=minutes,
         basis=basis,
         disk_gib=(disk_needed(plan, survey), None if free is None else round(free / 1024, 1)),
     )
+
+
+def _driver(plan: Plan, survey: Survey) -> list[str]:
+    """What becomes of driver and toolkit, as far as the survey tells."""
+    wanted, there = plan.driver, survey.driver
+    if wanted.action == "keep":
+        return [f"NVIDIA driver {there.version or 'none'}: kept"]
+    found = []
+    if wanted.action == "install":
+        flavour = "open" if wanted.open else "proprietary"
+        right = fits(wanted, there.loaded) and there.loaded_open in (wanted.open, None)
+        if not right or there.smi != "ok":
+            version = wanted.version or str(wanted.branch)
+            origin = "the distribution" if wanted.source == "distribution" else "NVIDIA's repository"
+            found.append(f"NVIDIA driver {there.version or 'none'} -> {version} {flavour}, from {origin}")
+    if plan.toolkit and "nvcc" not in survey.compilers:
+        found.append(f"{plan.toolkit}: to be installed")
+    return found
+
+
+def _reboots(plan: Plan, survey: Survey) -> bool:
+    """Whether a module must give way to another: one that is merely missing is loaded without a reboot."""
+    driver, settings = plan.driver, plan.settings
+    if driver.action != "install" or settings.reboot == "never":
+        return False
+    there = survey.driver
+    other = bool(there.loaded) and not (fits(driver, there.loaded) and there.loaded_open in (driver.open, None))
+    return other or "mismatch" in there.smi or there.nouveau or (settings.reboot == "always" and bool(survey.reboot))
 
 
 def _time(plan: Plan, survey: Survey, build: bool) -> tuple[float | None, str]:

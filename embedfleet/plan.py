@@ -10,12 +10,15 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from embedfleet.driver import Driver, cuda_home, cuda_toolkit, plan_driver
+from embedfleet.driver import repository as nvidia_repository
 from embedfleet.facts.state import ROOT
 from embedfleet.facts.survey import Survey
 from embedfleet.models import FAR, NEAR, QUERY, Model
 from embedfleet.platforms import Platform
 from embedfleet.recognise import capabilities
-from embedfleet.render import GATEWAY_STALE, ManagedFile, certificate_path, managed_files, units
+from embedfleet.render import GATEWAY_STALE, ManagedFile, certificate_path, driver_files, managed_files, units
+from embedfleet.repositories import Repository
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
 from embedfleet.stack import MIN_CAPABILITY
@@ -59,6 +62,12 @@ class Plan:
     directories: dict[str, tuple[str, str]]  # path -> (octal mode, owner)
     certificates: tuple[str, ...]  # their files under the system's anchors
     there: frozenset[str]  # finished parts on the host, as kind/id
+    packages: tuple[str, ...]  # of the distribution
+    repositories: tuple[Repository, ...]
+    driver: Driver
+    toolkit: str  # package of the CUDA toolkit; "" for none
+    serving: bool  # whether a release runs there now
+    machine: str
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -125,6 +134,9 @@ def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey,
         "tolerance": model.tolerance,
         "start_timeout": settings.start_timeout,
     }
+    driver = plan_driver(settings, platform, system, survey)
+    toolkit = cuda_toolkit(settings, platform)
+    repositories = _repositories(settings, system, survey, driver, toolkit)
     version = platform.version(settings.vllm_version)
     unit_files = units(settings, platform, sources)
     # The unit's text is part of the release: a changed unit takes the same proven way to the instances as a new engine.
@@ -140,13 +152,28 @@ def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey,
         engine=engine,
         model=Part("models", model_id, model_spec, 14400 + 600),
         release_part=Part("releases", release, release_spec, 600),
-        files=managed_files(settings, system, sources, unit_files),
+        files=(*managed_files(settings, system, sources, unit_files), *driver_files(driver, system)),
         system=system,
         accounts=(settings.service_user, BUILD_USER),
         directories=_directories(),
         certificates=tuple(certificate_path(system, name) for name in sources.certificates),
         there=survey.parts,
+        packages=(*system.packages, *([system.gpg] if repositories else [])),
+        repositories=repositories,
+        driver=driver,
+        toolkit=toolkit,
+        serving=bool(survey.current),
+        machine=survey.machine,
     )
+
+
+def _repositories(
+    settings: Settings, system: System, survey: Survey, driver: Driver, toolkit: str
+) -> tuple[Repository, ...]:
+    """What the host's packages of ours come from beside the distribution's own sources."""
+    needed = toolkit or (driver.action == "install" and driver.source == "nvidia")
+    found = [nvidia_repository(settings, system, survey)] if needed else []
+    return tuple(repository for repository in found if repository)
 
 
 def _engine(
@@ -162,6 +189,8 @@ def _engine(
     version = platform.version(settings.vllm_version)
     cmake = list(platform.cmake_args if settings.vllm_cmake_args is None else settings.vllm_cmake_args)
     env = {"VLLM_TARGET_DEVICE": platform.device, **platform.build_env}
+    if platform.toolkit:
+        env["CUDA_HOME"] = cuda_home(cuda_toolkit(settings, platform) or platform.toolkit)
     cards = [value for value in capabilities(survey) if float(value) >= MIN_CAPABILITY]
     arch_list = platform.arch_list or " ".join(cards)
     if platform.device == "cuda" and arch_list:

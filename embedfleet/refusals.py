@@ -8,7 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from embedfleet.driver import driver_action
+from embedfleet.driver import (
+    DISTRIBUTIONS,
+    LAST_PROPRIETARY,
+    cuda_toolkit,
+    driver_action,
+    plan_driver,
+    repository,
+    toolkit_version,
+)
 from embedfleet.facts.survey import Survey
 from embedfleet.gpus import GPUS, VFIO, blackwell
 from embedfleet.platforms import Platform
@@ -17,6 +25,7 @@ from embedfleet.recognise import ac922, capabilities
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
 from embedfleet.stack import GLIBC, MIN_CAPABILITY, OWN_FLAGS, REMOVED_FLAGS, VERSIONS, numbers
+from embedfleet.systems import system_of
 
 
 def stack_problems(
@@ -110,9 +119,12 @@ def _gpu(settings: Settings, platform: Platform, survey: Survey, _: Sources) -> 
     if settings.dtype == "bfloat16" and any(float(value) < 8 for value in have):
         yield _no("dtype", f"compute capability {have[0]} has no bfloat16", "leave dtype at platform: float16", source="vLLM vllm/config/model.py:2423-2495")  # fmt: skip
     nvcc = survey.compilers.get("nvcc", "").partition(",")[0]
-    if nvcc and numbers(nvcc)[:1] != (13,):
+    toolkit = cuda_toolkit(settings, platform)
+    if toolkit and not toolkit_version(toolkit).startswith("13."):
+        yield _no("cuda_toolkit", f"{toolkit} is not of CUDA 13, with which torch and the wheels are built", f"use {platform.toolkit}", source="vLLM 0.33 envs.py:91; vllm#36099")  # fmt: skip
+    elif not toolkit and nvcc and numbers(nvcc)[:1] != (13,):
         yield _no("host", f"nvcc is {nvcc}, torch and the wheels are built with CUDA 13", f"install {platform.toolkit}", source="vLLM 0.33 envs.py:91; vllm#36099")  # fmt: skip
-    elif not nvcc and driver_action(settings, platform, survey) == "keep" and settings.install != "wheel":
+    elif not toolkit and not nvcc and settings.install != "wheel":
         yield _no("host", "there is no nvcc, and vLLM is built from source", f"install {platform.toolkit}")
     count = max(len(survey.gpus), len([gpu for gpu in survey.pci or () if gpu.driver not in VFIO]))
     if count > 1:
@@ -164,17 +176,20 @@ def _driver(settings: Settings, platform: Platform, survey: Survey, _: Sources) 
         )
     if driver.loaded_open is False and (platform.driver.open_only or modern):
         yield _no("kernel_modules", f"the proprietary module {driver.loaded} is loaded", "change to the open modules", source="start-technologies PR#3693")  # fmt: skip
-    if "mismatch" in driver.smi:
-        yield _no("driver", f"nvidia-smi says: {driver.smi}", "reboot the host: module and libraries are of different versions")  # fmt: skip
-        return
+    if settings.imex_nodes and platform.name not in ("gb200", "gb300"):
+        yield _no("imex_nodes", f"{platform.name} has no NVLink to other nodes", "take imex_nodes away", source="k8s-dra-driver-gpu#294; Azure/aks-gpu#170")  # fmt: skip
+    yield from _repository(settings, platform, survey)
     if action == "install":
-        yield from _until_the_driver_component_is_there(settings, platform, survey, floor)
+        yield from _install(settings, platform, survey)
+        return
+    if "mismatch" in driver.smi:
+        yield _no("driver", f"the driver is kept, and nvidia-smi says: {driver.smi}", "reboot the host: module and libraries are of different versions")  # fmt: skip
         return
     if driver.smi != "ok":
         yield _no(
             "driver",
             f"the driver is kept, and nvidia-smi {_smi(driver.smi)}",
-            "repair the driver on the host; this version of embedfleet installs none",
+            "repair the driver with the vendor's tools (docs/driver-troubleshooting.md), or set driver to install",
         )
     elif driver.branch is not None and driver.branch < floor:
         yield _no("driver", f"driver {driver.version} is kept, and these wheels need branch {floor}", "update the driver with the vendor's tools", source="vLLM gpu.cuda.inc.md:346")  # fmt: skip
@@ -184,15 +199,61 @@ def _smi(how: str) -> str:
     return {"absent": "is not there", "hung": "hangs (a GPU that fell off the bus?)"}.get(how, f"says: {how}")
 
 
-def _until_the_driver_component_is_there(settings: Settings, platform: Platform, survey: Survey, floor: int) -> Found:
-    driver = survey.driver
-    fit = driver.smi == "ok" and (driver.branch or 0) >= floor and "nvcc" in survey.compilers
-    if not fit:
-        have = f"driver {driver.version or 'none'}, nvidia-smi {_smi(driver.smi) if driver.smi != 'ok' else 'works'}, nvcc {survey.compilers.get('nvcc', 'none').split(',')[0]}"
+def _install(settings: Settings, platform: Platform, survey: Survey) -> Found:
+    system = system_of(survey)
+    if system is None:
+        return  # refused for that
+    wanted = plan_driver(settings, platform, system, survey)
+    if re.match(r"\d", wanted.version) and wanted.version.partition(".")[0] != str(wanted.branch):
         yield _no(
-            "driver",
-            f"{platform.name} needs driver {settings.driver_branch or platform.driver.branch} and {platform.toolkit}; it has: {have}",
-            "install both by hand: this version of embedfleet does not install drivers yet",
+            "driver_version",
+            f"{wanted.version} is not of branch {wanted.branch}",
+            "set driver_branch to the same branch",
+        )
+    if not wanted.open and wanted.branch > LAST_PROPRIETARY:
+        yield _no("kernel_modules", f"branch {wanted.branch} has no proprietary modules", "leave kernel_modules at open", source="release notes of R620")  # fmt: skip
+    if settings.driver_source == "distribution" and survey.os_id != "ubuntu":
+        yield _no(
+            "driver_source",
+            f"{survey.os_name} brings no driver of NVIDIA's that is kept up",
+            "leave driver_source at platform",
+        )
+    if wanted.dkms and survey.secure_boot and survey.driver.smi != "ok":
+        yield _no(
+            "driver_source",
+            "Secure Boot is on, and modules that are built on the host are signed with a key that it does not know",
+            "on Ubuntu leave driver_source at platform: Canonical's modules are signed; else enrol DKMS's key at the console first (mokutil --import), or turn Secure Boot off",
+            matters="the module would be refused, and no unattended run can enrol a key",
+            source="start-technologies PR#3693",
+        )
+
+
+def _repository(settings: Settings, platform: Platform, survey: Survey) -> Found:
+    system = system_of(survey)
+    if system is None or platform.device != "cuda":
+        return
+    installs = driver_action(settings, platform, survey) == "install"
+    nvidia = installs and plan_driver(settings, platform, system, survey).source == "nvidia"
+    toolkit = cuda_toolkit(settings, platform)
+    if not (nvidia or toolkit):
+        return
+    found = repository(settings, system, survey)
+    if found is None:
+        yield _no(
+            "nvidia_repository_url",
+            f"NVIDIA has no repository for {survey.os_name or 'this system'} on {survey.machine}",
+            f"use {', '.join(sorted(' '.join(each) for each in DISTRIBUTIONS))}; or bring driver and CUDA yourself: driver = 'keep', cuda_toolkit = 'none'",
+            source="docs/driver.md",
+        )
+    elif not settings.allow_http_repositories and not all(
+        url.startswith("https://") for url in (found.uri, found.key_url)
+    ):
+        yield _no(
+            "nvidia_repository_url",
+            f"{found.uri} is not https",
+            "use https, or set allow_http_repositories = True for a mirror that you trust the way to",
+            matters="proxies on the way break signatures, and anybody on it sees what is installed",
+            source="NVIDIA/deepops#732",
         )
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from jinja2 import Environment, StrictUndefined, Template
 
+from embedfleet.driver import NOUVEAU, Driver, preferences, unattended
+from embedfleet.facts.packages import INITRAMFS_STALE
 from embedfleet.facts.state import ROOT, FileState
 from embedfleet.platforms import Platform
 from embedfleet.settings import Settings
@@ -120,6 +122,19 @@ def managed_files(
     )
     for name, pem in sources.certificates.items():
         files.append(ManagedFile(certificate_path(system, name), pem))
+    return tuple(files)
+
+
+def driver_files(driver: Driver, system: System) -> tuple[ManagedFile, ...]:
+    """Return what keeps the driver to one origin and nouveau out; none where the driver is not ours."""
+    if driver.action != "install":
+        return ()
+    files = [ManagedFile("/etc/modprobe.d/embedfleet-nouveau.conf", NOUVEAU, mark=INITRAMFS_STALE)]
+    if system.manager == "apt":
+        files.append(ManagedFile("/etc/apt/preferences.d/embedfleet-driver", preferences(driver)))
+        files.append(ManagedFile("/etc/apt/apt.conf.d/52embedfleet-driver", unattended(driver)))
+    if driver.imex_nodes:
+        files.append(ManagedFile("/etc/nvidia-imex/nodes_config.cfg", "\n".join((*driver.imex_nodes, ""))))
     return tuple(files)
 
 

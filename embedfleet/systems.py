@@ -27,6 +27,7 @@ class System:
     :param suffix: of the files in it; others are not looked at
     :param trust: command that takes a new authority on, and the one after which a removed one is gone
     :param bundle: the file in which programs find all trusted authorities
+    :param gpg: package of GnuPG, which checks the keys of repositories
     :param compilers: folder of the compilers when they are not in /usr/bin; "" where they are
     """
 
@@ -40,6 +41,7 @@ class System:
     trust: tuple[str, str]
     bundle: str
     masked: tuple[tuple[str, str], ...] = ()
+    gpg: str = "gnupg2"
     compilers: str = ""
 
 
@@ -53,6 +55,7 @@ DEBIAN = System(
         "ca-certificates", "curl", "g++", "git", "libgomp1", "libnuma-dev", "nginx", "numactl", "python3", "python3-venv",
     ),
     masked=(("nginx", "nginx.service"),),  # Debian's unit would open port 80 on every host
+    gpg="gpg",
     python="/usr/bin/python3",
     anchors="/usr/local/share/ca-certificates",
     suffix=".crt",

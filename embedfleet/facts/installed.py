@@ -67,10 +67,11 @@ for a in $(cat $r/accounts.ours 2>/dev/null); do case $a in
   user:*) getent passwd "${{a#user:}}" | cut -d: -f5 | grep -q '^embedfleet' && echo "account ${{a#user:}}" ;;
   group:*) getent group "${{a#group:}}" >/dev/null && echo "group ${{a#group:}}" ;; esac; done
 if [ -s $r/packages.ours ]; then
+  own=" @OWN@ $(echo $(cat $r/packages.asked 2>/dev/null)) "
   if all=$(@LISTED@) && [ -n "$all" ] && manual=$(@MANUAL@); then
     for p in $(cat $r/packages.ours); do
       case $nl$all$nl in *"$nl"installed\ "$p$nl"*) ;; *) continue ;; esac
-      case " @OWN@ " in *" $p "*) ;; *) case $nl$manual$nl in *"$nl$p$nl"*) continue ;; esac ;; esac
+      case "$own" in *" $p "*) ;; *) case $nl$manual$nl in *"$nl$p$nl"*) continue ;; esac ;; esac
       echo "package $p"
     done
     [ -L {UNITS}/nginx.service ] && grep -qx nginx $r/packages.ours && echo "unit {UNITS}/nginx.service"

@@ -8,6 +8,9 @@ from pyinfra.api import FactBase, QuoteString, StringCommand
 
 from embedfleet.facts.cpu import integer
 
+#: Touched when a file that goes into the initramfs changes, gone when it is rebuilt.
+INITRAMFS_STALE = "/var/lib/embedfleet/initramfs.stale"
+
 
 @dataclass(frozen=True)
 class Package:
@@ -27,10 +30,12 @@ class Packages:
 
     :param found: name -> package; on rpm hosts also NAME-VERSION-RELEASE.ARCH, since several kernels' devel packages share a name
     :param stream: dnf module stream of nvidia-driver that is enabled, "" for none
+    :param initramfs_stale: whether a file that goes into the initramfs was written since it was built
     """
 
     found: dict[str, Package] = field(default_factory=dict)
     stream: str = ""
+    initramfs_stale: bool = False
 
 
 # dpkg's patterns; rpm lists all, since its own patterns cost a query each.
@@ -43,10 +48,10 @@ _PATTERNS = (
     "cuda-*",
     "linux-headers-*",
 )
-_APT = f"""dpkg-query -W -f '${{db:Status-Abbrev}}|${{Package}}|${{Version}}\\n' {" ".join(f"'{each}'" for each in _PATTERNS)} 2>/dev/null; true"""
+_APT = f"""dpkg-query -W -f '${{db:Status-Abbrev}}|${{Package}}|${{Version}}\\n' {" ".join(f"'{each}'" for each in _PATTERNS)} 2>/dev/null"""
 _DNF = r"""
 rpm -qa --qf 'ii |%{NAME}|%{VERSION}-%{RELEASE}|%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}\n' 2>/dev/null | grep -E '^ii .(kmod-|lib)?(nvidia|cuda|kernel|dkms)'
-sed -n 's/^stream *= */@stream|/p; s/^state *= */@state|/p' /etc/dnf/modules.d/nvidia-driver.module 2>/dev/null; true
+sed -n 's/^stream *= */@stream|/p; s/^state *= */@state|/p' /etc/dnf/modules.d/nvidia-driver.module 2>/dev/null
 """
 
 
@@ -56,7 +61,8 @@ class DriverPackages(FactBase[Packages]):
     default = Packages
 
     def command(self, manager: str) -> StringCommand:
-        return StringCommand({"apt": _APT, "dnf": _DNF}[manager])
+        listed = {"apt": _APT, "dnf": _DNF}[manager]
+        return StringCommand(f"{listed}; [ ! -e {INITRAMFS_STALE} ] || echo '@initramfs|stale'")
 
     def process(self, output: list[str]) -> Packages:
         return parse_installed(list(output))
@@ -65,7 +71,7 @@ class DriverPackages(FactBase[Packages]):
 def parse_installed(output: list[str]) -> Packages:
     """Parse `status|name|version[|nevra]` lines."""
     found: dict[str, Package] = {}
-    stream, enabled = "", True
+    stream, enabled, stale = "", True, False
     for line in output:
         cells = line.strip().split("|")
         if cells[0] == "@stream" and len(cells) == 2:
@@ -78,7 +84,7 @@ def parse_installed(output: list[str]) -> Packages:
             package = Package(cells[2].partition(":")[2] or cells[2], cells[0].strip() in ("ii", "hi"))
             for name in (cells[1], *cells[3:]):
                 found[name] = package
-    return Packages(found, stream if enabled else "")
+    return Packages(found, stream if enabled else "", stale)
 
 
 class AvailablePackages(FactBase[dict[str, list[str]]]):

@@ -89,7 +89,7 @@ def _listed(repository: Repository, lists: frozenset[str]) -> bool:
 
 
 def _temp(path: str, text: str) -> str:
-    return host.get_temp_filename(f"embedfleet-{hashlib.sha256((path + text).encode()).hexdigest()}")
+    return str(host.get_temp_filename(f"embedfleet-{hashlib.sha256((path + text).encode()).hexdigest()}"))
 
 
 def _write(path: str, text: str) -> Generator[PyinfraCommand, None, None]:

@@ -48,6 +48,8 @@ def accounts_and_directories(
 # What deploys brought, which is what uninstall.py takes away: accounts and groups, and packages.
 ACCOUNTS = f"{RECORD}/accounts.ours"
 OURS = f"{RECORD}/packages.ours"
+#: Those among them that deploys asked for by name; the managers mark them as a person's, too.
+ASKED = f"{RECORD}/packages.asked"
 
 # A run that lost its connection leaves dpkg half-configured: finish it. It may also leave apt at work on the host, as
 # unattended-upgrades do: wait, since dpkg itself and `apt-get update` know no time-out for their locks. dnf waits by itself.
@@ -92,10 +94,12 @@ def installed(
     coming = _COMING[system.manager].format(specs=" ".join(specs), options=options)
     yield locked(
         f"set -e; export LC_ALL=C; mkdir -p {RECORD}; new=$({coming}); {{ cat {OURS} 2>/dev/null || :; printf '%s\\n' {' '.join(names)} $new; }} | sed '/^$/d'"
-        f" | sort -u >{OURS}.new; sync {OURS}.new; mv {OURS}.new {OURS}",
+        f" | sort -u >{OURS}.new; sync {OURS}.new; mv {OURS}.new {OURS}"
+        f"; printf '%s\\n' {' '.join(names)} | sort -u - $(ls {ASKED} 2>/dev/null) >{ASKED}.new; mv {ASKED}.new {ASKED}",
         setting="packages",
         cure=cure,
     )
+    # Versions and removals in one transaction are more than apt.packages and dnf.packages can say.
     manager = "DEBIAN_FRONTEND=noninteractive apt-get" if system.manager == "apt" else "dnf"
     yield locked(f"{manager} -y {options} install {' '.join(specs)}", setting="packages", cure=cure)
 

@@ -80,7 +80,8 @@ def test_a_full_plan_for_every_platform(host: str) -> None:
     assert made.engine.spec["version"] == "0.32.0"
     told = render([forecast(made, survey(host))])
     assert f"none -> {made.release}" in told
-    assert "restarts:  8000, 8001; reboot: no" in told
+    # its proprietary modules give way to the open ones
+    assert f"restarts:  8000, 8001; reboot: {'yes' if host == 'x86-gpu' else 'no'}" in told
 
 
 @pytest.mark.parametrize(
@@ -146,8 +147,12 @@ def test_bfloat16_on_a_card_that_has_none() -> None:
 
 
 def test_a_toolkit_of_another_cuda() -> None:
-    assert "nvcc is 11.8" in refused(survey("x86-gpu", compilers="g++ 13.3.0\nnvcc 11.8, V11.8.89"))["host"].reason
-    assert "no nvcc" in refused(survey("gb10", compilers="g++ 13.3.0"), install="source")["host"].reason
+    old = survey("x86-gpu", compilers="g++ 13.3.0\nnvcc 11.8, V11.8.89")
+    assert refused(old) == {}, "the pinned one comes beside it"
+    assert "nvcc is 11.8" in refused(old, cuda_toolkit="none")["host"].reason
+    bare = survey("gb10", compilers="g++ 13.3.0")
+    assert "no nvcc" in refused(bare, install="source", cuda_toolkit="none")["host"].reason
+    assert "not of CUDA 13" in refused(bare, install="source", cuda_toolkit="cuda-toolkit-12-8")["cuda_toolkit"].reason
 
 
 def test_a_loaded_proprietary_module_on_grace() -> None:
@@ -157,7 +162,8 @@ def test_a_loaded_proprietary_module_on_grace() -> None:
 
 def test_versions_that_differ_want_a_reboot() -> None:
     told = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n@rc=18"
-    assert "reboot" in refused(survey("gh200", smi=told))["driver"].cure
+    assert refused(survey("gh200", smi=told)) == {}, "the driver's own step cures it"
+    assert "reboot" in refused(survey("gh200", smi=told), driver="keep")["driver"].cure
 
 
 def test_a_row_for_another_gpu() -> None:
@@ -242,8 +248,42 @@ def test_a_kept_driver_that_does_not_work(told: str) -> None:
     assert "nvidia-smi" in refused(survey("gb10", smi=told), install="source")["driver"].reason
 
 
-def test_drivers_are_not_installed_yet_and_that_is_said() -> None:
-    assert "does not install drivers yet" in refused("gh200 without a driver")["driver"].cure
+def test_a_host_without_a_driver_gets_one() -> None:
+    assert refused("gh200 without a driver") == {}
+    told = render([forecast(plan("gh200 without a driver"), survey("gh200 without a driver"))])
+    assert "NVIDIA driver none -> 580 open, from the distribution" in told
+    assert "cuda-toolkit-13-0: to be installed" in told
+    assert "reboot: no" in told, "a module that is merely missing is loaded"
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting", "word"),
+    [
+        ({"nvidia_repository_url": "http://mirror.example/cuda"}, "nvidia_repository_url", "not https"),
+        ({"nvidia_key_url": "http://mirror.example/key"}, "nvidia_repository_url", "not https"),
+        ({"driver_version": "580.95.05", "driver_branch": 620}, "driver_version", "not of branch 620"),
+        ({"imex_nodes": ["10.0.0.1"]}, "imex_nodes", "no NVLink to other nodes"),
+    ],
+)
+def test_driver_settings_that_cannot_be(settings: dict[str, Any], setting: str, word: str) -> None:
+    assert word in refused("gh200 without a driver", **settings)[setting].reason
+
+
+def test_modules_built_on_the_host_and_secure_boot() -> None:
+    locked = survey("gh200 without a driver", secureboot="1")
+    assert refused(locked) == {}, "Canonical's are signed"
+    assert "Secure Boot is on" in refused(locked, driver_source="nvidia")["driver_source"].reason
+
+
+def test_no_proprietary_modules_in_new_branches() -> None:
+    found = refused("x86-gpu", kernel_modules="proprietary", driver_branch=620)
+    assert "branch 620 has no proprietary modules" in found["kernel_modules"].reason
+
+
+def test_a_system_that_nvidia_has_no_repository_for() -> None:
+    other = survey("gh200 without a driver", os="ID=debian\nVERSION_ID=99\nPRETTY_NAME=Debian 99")
+    assert "no repository for Debian 99 on aarch64" in refused(other)["nvidia_repository_url"].reason
+    assert "nvidia_repository_url" not in refused(other, driver="keep", cuda_toolkit="none")
 
 
 def test_every_reason_at_once() -> None:
@@ -251,7 +291,7 @@ def test_every_reason_at_once() -> None:
     found = refused(
         bad, kernel_modules="proprietary", driver_branch=550, serve_args={"task": "embed", "quantization": "awq"}
     )
-    assert {"_sudo", "host", "kernel_modules", "driver_branch", "serve_args", "driver"} <= set(found)
+    assert {"_sudo", "host", "kernel_modules", "driver_branch", "serve_args"} <= set(found)
 
 
 def test_warnings_do_not_refuse() -> None:

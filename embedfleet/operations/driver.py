@@ -1,0 +1,224 @@
+"""NVIDIA's driver on a host: its packages in one transaction, loaded or rebooted into, and proven before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from pyinfra import host
+from pyinfra.api import StringCommand, operation
+from pyinfra.api.command import PyinfraCommand
+from pyinfra.operations import apt
+
+from embedfleet.diagnose import Finding, Flavour, before_reboot, ladder, working
+from embedfleet.driver import Driver
+from embedfleet.facts.evidence import DriverEvidence, Evidence
+from embedfleet.facts.packages import INITRAMFS_STALE, AvailablePackages, DriverPackages, Packages
+from embedfleet.operations.reboot import Reboots, drained, rebooted, serving_again
+from embedfleet.operations.shell import Told, failing, locked
+from embedfleet.operations.system import installed, settled
+from embedfleet.problems import Problem
+from embedfleet.systems import System
+from embedfleet.versions import NoVersion, amiss, choose, driver_version, other_flavour
+
+# Only the family may go in such a transaction. Vendors' systems hang more on their driver (Olares#3512: a purge by glob took
+# containerd and ssh along), so what else would be removed is asked before.
+_GUARD = {
+    "apt": "apt-get -s {options} install {specs} | sed -n 's/^Remv \\([^ ]*\\).*/\\1/p'",
+    "dnf": "{{ dnf --assumeno {options} install {specs} 2>&1 || :; }}"
+    " | awk '/^Removing.*:$/ {{on=1; next}} /^[^ ]/ {{on=0}} on && /^ [^ ]/ {{print $1}}'",
+}
+
+# update-initramfs and dracut do nothing where their result would be the same, but they take minutes to find out: a mark tells
+# that a file which goes into the image was written since.
+_INITRAMFS = f"""set -e
+if [ -d /boot ] && command -v update-initramfs >/dev/null; then update-initramfs -u -k all
+elif [ -d /boot ] && command -v dracut >/dev/null; then dracut --force --regenerate-all; fi
+rm -f {INITRAMFS_STALE}"""
+
+# nvidia-modprobe makes the device files, which udev does not; without CUDA's (uvm) every CUDA call fails (llama.cpp#27923).
+_LOAD = """modprobe nvidia && { modprobe nvidia-uvm || :; }
+! command -v nvidia-modprobe >/dev/null || nvidia-modprobe -c 0 -u"""
+
+_cure = "see docs/driver-troubleshooting.md, then deploy again"
+
+
+def flavour(driver: Driver) -> Flavour:
+    """The word for the kernel modules' flavour."""
+    return "open" if driver.open else "proprietary"
+
+
+@operation()
+def current(driver: Driver, system: System, reboots: Reboots) -> Generator[PyinfraCommand, None, None]:
+    """
+    Ensure that the driver is installed, loaded, and proven to work; reboots where nothing else helps and the settings allow it.
+
+    + driver: what it is to be
+    + system: the host's
+    + reboots: whether, and how
+    """
+    have = host.get_fact(DriverPackages, manager=system.manager)
+    evidence = host.get_fact(DriverEvidence)
+    if driver.action == "keep":
+        yield from _kept(driver, evidence)
+        return
+    wrong = amiss(driver, have)
+    if not wrong and driver.version == "newest":
+        wrong = _outdated(driver, system, have)
+    idle = [name for name in driver.services if _idle(evidence, name)]
+    if not (wrong or have.initramfs_stale or idle) and _well(evidence, driver) and not _wants_reboot(evidence, reboots):
+        host.noop(f"driver {evidence.loaded} is installed, loaded and works")
+        return
+    if reason := reboots.held_back():
+        yield failing(Problem(host.name, "driver", reason, "cure that host, then deploy again"))
+        return
+    reboots.began()
+    if wrong:
+        host.log(f"driver: {'; '.join(wrong[:4])}{f' and {len(wrong) - 4} more' if len(wrong) > 4 else ''}")
+        yield from _installed(driver, system, have)
+    if have.initramfs_stale:
+        host.log("rebuild the initramfs, so that nouveau stays out of it")
+        yield Told(_INITRAMFS, setting="driver", cure="see why the initramfs cannot be built (room in /boot?)")
+    if not host.get_fact(DriverEvidence).loaded:
+        # Whatever it says, the proof below tells the cause.
+        yield Told(f"{{ {_LOAD}; }} || :", setting="driver", cure=_cure)
+    if driver.services:
+        yield from _services(driver)
+    evidence = host.get_fact(DriverEvidence)
+    if not _well(evidence, driver) or _wants_reboot(evidence, reboots):
+        yield from _reboot(driver, evidence, reboots)
+        evidence = host.get_fact(DriverEvidence)
+    findings = working(evidence, flavour=flavour(driver), fabric=driver.fabric)
+    if findings:
+        yield failing(_told(evidence, driver, findings))
+        return
+    yield from serving_again(reboots)
+    reboots.done()
+
+
+def _kept(driver: Driver, evidence: Evidence) -> Generator[PyinfraCommand, None, None]:
+    """The vendor's system brings this driver: it is looked at and never touched."""
+    findings = working(evidence, flavour=flavour(driver), fabric=driver.fabric)
+    if findings:
+        yield failing(_told(evidence, driver, findings))
+    else:
+        host.noop(f"driver {evidence.loaded} is kept, and works")
+
+
+def _well(evidence: Evidence, driver: Driver) -> bool:
+    return not working(evidence, flavour=flavour(driver), fabric=driver.fabric)
+
+
+def _idle(evidence: Evidence, name: str) -> bool:
+    unit = evidence.service(name)
+    return unit is not None and unit.active != "active"
+
+
+def _wants_reboot(evidence: Evidence, reboots: Reboots) -> bool:
+    """Whether the settings ask for a reboot that the driver itself does not need."""
+    if reboots.when != "always":
+        return False
+    return bool(evidence.reboot_required) or evidence.next_kernel not in ("", evidence.kernel)
+
+
+def _outdated(driver: Driver, system: System, have: Packages) -> list[str]:
+    available = host.get_fact(AvailablePackages, manager=system.manager, names=list(driver.packages))
+    try:
+        newest = choose(driver, have, available).driver
+    except NoVersion:
+        return []  # what is there is right as it is
+    there = driver_version(have.found[driver.packages[0]].version)
+    return [] if there == newest else [f"{there} is installed, {newest} is there"]
+
+
+def _installed(driver: Driver, system: System, have: Packages) -> Generator[PyinfraCommand, None, None]:
+    """The whole family in one transaction: of the version that all its packages have, what is of another flavour gone."""
+    yield from settled(system)
+    options = ""
+    if system.manager == "apt":
+        for command in apt.update._inner():
+            yield locked(command, setting="driver", cure="see whether apt-get update works on the host")
+    else:
+        options = "--disableexcludes=all --allowerasing"
+        if driver.module and have.stream != driver.module.partition(":")[2]:
+            # dnf.module would do for the enabling; a stream that is changed has to be reset before, in the same breath.
+            command = f"dnf -q -y module reset nvidia-driver && dnf -q -y module enable {driver.module}"
+            yield locked(command, setting="driver", cure="see `dnf module list nvidia-driver` on the host")
+    available = host.get_fact(AvailablePackages, manager=system.manager, names=list(driver.packages))
+    try:
+        choice = choose(driver, have, available)
+    except NoVersion as error:
+        cure = "set driver_version or driver_branch to what there is, or add a repository that has it (docs/driver.md)"
+        yield failing(Problem(host.name, "driver", str(error), cure))
+        return
+    host.log(f"install driver {choice.driver} ({flavour(driver)} modules, from {driver.source})")
+    gone = sorted(name for name in have.found if other_flavour(driver, name))
+    joint = "=" if system.manager == "apt" else "-"
+    specs = [f"{name}{joint}{version}" for name, version in choice.packages.items()]
+    specs += driver.kernel_packages
+    if system.manager == "apt":
+        specs += [f"{name}-" for name in gone]
+        options = "--allow-downgrades --allow-change-held-packages"
+    guard = _GUARD[system.manager].format(specs=" ".join(specs), options=options)
+    family = "|".join(driver.removable)
+    yield locked(
+        f"export LC_ALL=C; gone=$({guard} | grep -vE '^({family})' || :); [ -z \"$gone\" ] ||"
+        ' { echo "it would remove:" $gone; exit 1; }',
+        setting="driver",
+        cure="remove these by hand if they may go, or set driver_source to the origin of the driver that is there",
+    )
+    names = [*choice.packages, *driver.kernel_packages]
+    yield from installed(
+        system, names, specs, options, cure="read the lines above; docs/driver-troubleshooting.md has the usual causes"
+    )
+
+
+def _services(driver: Driver) -> Generator[PyinfraCommand, None, None]:
+    """Daemons, running and enabled. Ubuntu's nvidia-persistenced is static: udev starts it at boot, nobody enables it."""
+    for name in driver.services:
+        changed = "/etc/nvidia-imex/nodes_config.cfg"
+        yield Told(
+            f"u={name}.service; systemctl cat $u >/dev/null 2>&1 || exit 0; systemctl enable -q $u 2>/dev/null || :;"
+            f" p=$(systemctl show -P MainPID $u); verb=start; [ {name} != nvidia-imex ] || [ \"$p\" = 0 ] ||"
+            f" [ ! {changed} -nt /proc/$p ] || verb=restart; systemctl reset-failed $u 2>/dev/null || :; systemctl $verb $u || :",
+            setting="driver", cure=f"journalctl -u {name}",
+        )  # fmt: skip
+
+
+def _reboot(driver: Driver, evidence: Evidence, reboots: Reboots) -> Generator[PyinfraCommand, None, None]:
+    """Reboot, where that is the cure, the settings allow it, and the driver is proven for the kernel that comes next."""
+    findings = working(evidence, flavour=flavour(driver), fabric=driver.fabric)
+    why = [finding.reason for finding in findings if finding.reboot]
+    if not why and evidence.nouveau:
+        why = ["nouveau holds the GPU"]
+    if not why and _wants_reboot(evidence, reboots):
+        why = [evidence.reboot_required or f"kernel {evidence.next_kernel} is installed, {evidence.kernel} runs"]
+    if not why:
+        return
+    if reason := reboots.refused():
+        yield failing(
+            Problem(host.name, "reboot", f"{why[0]}; {reason}", "reboot the host when it suits, then deploy again")
+        )
+        return
+    blockers = before_reboot(evidence, flavour=flavour(driver))
+    if blockers:
+        yield failing(_told(evidence, driver, blockers, "no reboot, since the driver would not work after it: "))
+        return
+    host.log(f"reboot: {'; '.join(why)}")
+    if evidence.holders:
+        host.log(f"it ends {', '.join(f'{each.name} ({each.pid})' for each in evidence.holders[:5])}")
+    yield from drained(reboots)
+    yield from rebooted(evidence.boot, reboots)
+    if not host.get_fact(DriverEvidence).loaded:
+        yield StringCommand(f"{{ {_LOAD}; }} || :")
+    if driver.services:
+        yield from _services(driver)
+
+
+def _told(evidence: Evidence, driver: Driver, findings: tuple[Finding, ...], before: str = "") -> Problem:
+    """The findings as one problem; where nvidia-smi itself fails, the one cause that the ladder ends in."""
+    first = findings[0] if before or evidence.smi == "ok" else ladder(evidence, flavour=flavour(driver))
+    rest = "; ".join(finding.reason for finding in findings if finding.reason != first.reason)
+    return Problem(
+        host.name, "driver", f"{before}{first.reason}", first.cure, matters=f"also: {rest}" if rest else "",
+        source=f"{first.source} [{first.cause}]".strip(),
+    )  # fmt: skip

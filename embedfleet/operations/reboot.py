@@ -1,0 +1,115 @@
+"""A reboot that loses no request and no host: drained before, waited for after, one host at a time, and none after a failure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pyinfra import host
+from pyinfra.api import FunctionCommand, Host, State, StringCommand
+from pyinfra.api.command import PyinfraCommand
+from pyinfra.api.exceptions import PyinfraError
+
+from embedfleet import report
+from embedfleet.facts.state import CTL
+from embedfleet.operations.shell import Told
+from embedfleet.problems import Problem
+
+#: Hosts whose change was begun and not finished in this run: with one of them, the next ones are left as they are.
+_begun: dict[str, bool] = {}
+
+# This boot: the machine's id, and when PID 1 began, since a container shares the former with its machine.
+BOOT = "cat /proc/sys/kernel/random/boot_id; cut -d' ' -f22 /proc/1/stat"
+
+# The gateway first: nginx closes its ports, and answers what it has. Then nothing runs or waits in the instances.
+_DRAIN = """for u in $(systemctl list-units --plain --no-legend --state=active,activating 'embedfleet-job-*' | cut -d' ' -f1); do
+  echo "$u is at work"; exit 1; done
+systemctl stop embedfleet-gateway.service 'embedfleet-vllm@*' 2>/dev/null || systemctl stop embedfleet-gateway.service"""
+
+
+@dataclass(frozen=True)
+class Reboots:
+    """What the settings and the host say about reboots.
+
+    :param when: as in the settings
+    :param serving: whether instances serve there now
+    :param local: whether the host is the controller itself
+    :param timeout: seconds for it to come back, and to serve
+    """
+
+    when: Literal["never", "if_needed", "always"]
+    serving: bool
+    local: bool
+    timeout: int
+    boots: list[str] = field(default_factory=list, compare=False)
+
+    def refused(self) -> str:
+        """Why it must not be rebooted; "" where it may."""
+        if self.local:
+            return "it is the controller itself, which a run never reboots"
+        return "reboot is set to never" if self.when == "never" else ""
+
+    def held_back(self) -> str:
+        """Why a serving host is left as it is; "" where nothing speaks against a change."""
+        failed = sorted(name for name, whole in _begun.items() if not whole and name != host.name)
+        return (
+            f"not begun, since {', '.join(failed)} did not come through its change" if failed and self.serving else ""
+        )
+
+    def began(self) -> None:
+        """Remember that this host's change begins; those that serve nothing hold nobody back."""
+        if self.serving:
+            _begun[host.name] = False
+
+    def done(self) -> None:
+        """Remember that it is through."""
+        if self.serving:
+            _begun[host.name] = True
+
+
+def drained(reboots: Reboots) -> Generator[PyinfraCommand, None, None]:
+    """Have the host answer what it has taken on, and take on nothing more."""
+    if reboots.serving:
+        yield Told(_DRAIN, setting="reboot", cure="wait for that job (journalctl -u), then deploy again")
+
+
+def rebooted(boot: str, reboots: Reboots) -> Generator[PyinfraCommand, None, None]:
+    """Reboot and wait for the host. pyinfra's own server.reboot goes by uptime, which a container shares with its machine.
+
+    :param boot: identity of the boot that ends
+    """
+
+    def wait(state: State, host: Host) -> bool:
+        deadline = time.monotonic() + reboots.timeout
+        while time.monotonic() < deadline:
+            # No sleep in vain: a host that refuses connections is asked again, one that takes none costs the connection's limit.
+            time.sleep(2)
+            host.disconnect()
+            try:
+                host.connect(show_errors=False)
+                status, output = host.run_shell_command(StringCommand(BOOT)) if host.connected else (False, None)
+            except (PyinfraError, OSError, EOFError):
+                continue
+            if status and output and " ".join(output.stdout_lines) not in ("", boot):
+                reboots.boots.append(boot)
+                return True
+        reason = f"it did not come back within {reboots.timeout} s of its reboot"
+        report.add(Problem(host.name, "reboot", reason, "look at its console; reboot_timeout is in the settings"))
+        return False
+
+    yield StringCommand("( sleep 1 && systemctl reboot ) </dev/null >/dev/null 2>&1 &")
+    yield FunctionCommand(wait, (), {})
+
+
+def serving_again(reboots: Reboots) -> Generator[PyinfraCommand, None, None]:
+    """After a reboot of a host that served: wait until what it served is right again."""
+    if not (reboots.serving and reboots.boots):
+        return
+    limit = reboots.timeout
+    yield Told(
+        f"e=$(($(date +%s)+{limit})); until {CTL} verify >/dev/null 2>&1; do [ $(date +%s) -lt $e ] ||"
+        f" {{ {CTL} verify; exit 1; }}; sleep 2; done",
+        setting="reboot", cure="journalctl -u 'embedfleet-*' on the host; the units start at boot by themselves",
+    )  # fmt: skip
