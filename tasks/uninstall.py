@@ -36,6 +36,7 @@ def uninstall() -> None:
         return
     removal.units(name="Units", files=found.units, running=found.running)
     removal.packages(name="Packages", names=found.packages, system=system)
+    removal.sources(name="Package sources", replaced=found.replaced, stream=found.stream)
     removal.certificates(name="Site certificates", paths=found.certificates, system=system)
     removal.accounts(name="Accounts", users=found.accounts, groups=found.groups)
     removal.paths(name="Files", names=found.paths)

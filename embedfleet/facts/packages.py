@@ -10,6 +10,8 @@ from embedfleet.facts.cpu import integer
 
 #: Touched when a file that goes into the initramfs changes, gone when it is rebuilt.
 INITRAMFS_STALE = "/var/lib/embedfleet/initramfs.stale"
+#: There where a deploy enabled a dnf module stream of the driver, which uninstall.py takes back.
+STREAM = "/var/lib/embedfleet/module.ours"
 
 
 @dataclass(frozen=True)
