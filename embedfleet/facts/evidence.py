@@ -48,6 +48,7 @@ class Evidence:
     :param dkms: lines of `dkms status` on nvidia
     :param build_log: the failed DKMS build: its kernel's line, then the lines that tell why
     :param log: the last lines of the kernel's log on the driver; None where it may not be read
+    :param manager: what installed the packages: dpkg, rpm, "" for unknown
     :param packages: NVIDIA's packages, and others whose installation is broken and that the driver needs; None for unknown
     :param services: nvidia-persistenced, nvidia-fabricmanager, nvidia-imex; None without systemd
     :param holders: who has the driver open
@@ -80,6 +81,7 @@ class Evidence:
     dkms: tuple[str, ...] = ()
     build_log: tuple[str, ...] = ()
     log: tuple[str, ...] | None = None
+    manager: str = ""
     packages: tuple[Package, ...] | None = None
     services: tuple[Service, ...] | None = None
     holders: tuple[Holder, ...] = ()
@@ -195,6 +197,7 @@ def parse(output: list[str]) -> Evidence:
         dkms=tuple(line.strip() for line in lines("dkms")),
         build_log=tuple(line.rstrip()[:300] for line in lines("build")[:16]),
         log=tuple(line.rstrip()[:400] for line in log[1:61]) if log and log[0].strip() == "readable" else None,
+        manager=first("packages") if first("packages") in ("dpkg", "rpm") else "",
         packages=read.packages(lines("packages")),
         services=read.services(lines("services")),
         holders=read.holders(lines("holders")),
