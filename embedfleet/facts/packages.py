@@ -70,6 +70,9 @@ class DriverPackages(FactBase[Packages]):
         return parse_installed(list(output))
 
 
+_GONE = ("n", "c")  # dpkg's second letter of a package that is not installed, or of which only configuration is left
+
+
 def parse_installed(output: list[str]) -> Packages:
     """Parse `status|name|version[|nevra]` lines."""
     found: dict[str, Package] = {}
@@ -80,9 +83,9 @@ def parse_installed(output: list[str]) -> Packages:
             stream = cells[1].strip()
         elif cells[0] == "@state" and len(cells) == 2:
             enabled = cells[1].strip() == "enabled"
-        elif (
-            len(cells) >= 3 and cells[2] and cells[0][1:2] not in ("n", "c")
-        ):  # neither "not installed" nor "configuration files"
+        elif cells[0] == "@initramfs":
+            stale = True
+        elif len(cells) >= 3 and cells[2] and cells[0][1:2] not in _GONE:
             package = Package(cells[2].partition(":")[2] or cells[2], cells[0].strip() in ("ii", "hi"))
             for name in (cells[1], *cells[3:]):
                 found[name] = package

@@ -20,8 +20,9 @@ from embedfleet.problems import Problem
 #: Hosts whose change was begun and not finished in this run: with one of them, the next ones are left as they are.
 _begun: dict[str, bool] = {}
 
-# This boot: the machine's id, and when PID 1 began, since a container shares the former with its machine.
-BOOT = "cat /proc/sys/kernel/random/boot_id; cut -d' ' -f22 /proc/1/stat"
+# This boot: the machine's id, and when PID 1 began, since a container shares the former with its machine; as the evidence
+# has it.
+BOOT = """echo "$(cat /proc/sys/kernel/random/boot_id) $(sed 's/.*) //' /proc/1/stat | cut -d' ' -f20)\""""
 
 # The gateway first: nginx closes its ports, and answers what it has. Then nothing runs or waits in the instances.
 _DRAIN = """for u in $(systemctl list-units --plain --no-legend --state=active,activating 'embedfleet-job-*' | cut -d' ' -f1); do
