@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from embedfleet.facts.survey import Survey
-from embedfleet.facts.system import flavour, newest_kernel
+from embedfleet.facts.system import newest_kernel
 from embedfleet.gpus import blackwell
 from embedfleet.platforms import Platform
 from embedfleet.recognise import capabilities
@@ -172,9 +172,10 @@ def _names(source: str, system: System, survey: Survey, branch: int, open_module
         suffix = f"{branch}-server"
         flavoured = f"{suffix}-open" if open_modules else suffix
         names = [f"{base}-{suffix}" for base in ("nvidia-kernel-common", "libnvidia-compute", "libnvidia-cfg1", "nvidia-compute-utils", "nvidia-utils")]  # fmt: skip
-        # By kernel and by flavour: the metapackage brings modules along with later kernels.
-        metas = [name.removeprefix("linux-image-") for name in survey.kernel_metas] or [flavour(survey.kernel)]
-        return names, [f"linux-modules-nvidia-{flavoured}-{each}" for each in (*kernels, *metas) if each]
+        # By kernel; and by flavour where the host follows a kernel metapackage, so that later kernels bring theirs along. A host
+        # without one has its kernel pinned, and a metapackage would pull another kernel in (techno-tim.github.io#371).
+        metas = [name.removeprefix("linux-image-") for name in survey.kernel_metas]
+        return names, [f"linux-modules-nvidia-{flavoured}-{each}" for each in (*kernels, *metas)]
     headers = [f"linux-headers-{each}" for each in kernels]
     headers += [name.replace("linux-image-", "linux-headers-") for name in survey.kernel_metas]
     if survey.os_id != "ubuntu":

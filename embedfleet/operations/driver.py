@@ -121,7 +121,9 @@ def _wants_reboot(evidence: Evidence, reboots: Reboots) -> bool:
 
 
 def _outdated(driver: Driver, system: System, have: Packages) -> list[str]:
-    available = host.get_fact(AvailablePackages, manager=system.manager, names=list(driver.packages))
+    available = host.get_fact(
+        AvailablePackages, manager=system.manager, names=[*driver.packages, *driver.kernel_packages]
+    )
     try:
         newest = choose(driver, have, available).driver
     except NoVersion:
@@ -144,7 +146,9 @@ def _installed(driver: Driver, system: System, have: Packages) -> Generator[Pyin
             ours = f"[ -n '{have.stream}' ] || touch {STREAM}"
             command = f"{ours}; dnf -q -y module reset nvidia-driver && dnf -q -y module enable {driver.module}"
             yield locked(command, setting="driver", cure="see `dnf module list nvidia-driver` on the host")
-    available = host.get_fact(AvailablePackages, manager=system.manager, names=list(driver.packages))
+    available = host.get_fact(
+        AvailablePackages, manager=system.manager, names=[*driver.packages, *driver.kernel_packages]
+    )
     try:
         choice = choose(driver, have, available)
     except NoVersion as error:
@@ -155,7 +159,7 @@ def _installed(driver: Driver, system: System, have: Packages) -> Generator[Pyin
     gone = sorted(name for name in have.found if other_flavour(driver, name))
     joint = "=" if system.manager == "apt" else "-"
     specs = [f"{name}{joint}{version}" for name, version in choice.packages.items()]
-    specs += driver.kernel_packages
+    specs += [name for name in driver.kernel_packages if name not in choice.packages]
     if system.manager == "apt":
         specs += [f"{name}-" for name in gone]
         options = "--allow-downgrades --allow-change-held-packages"
@@ -167,7 +171,7 @@ def _installed(driver: Driver, system: System, have: Packages) -> Generator[Pyin
         setting="driver",
         cure="remove these by hand if they may go, or set driver_source to the origin of the driver that is there",
     )
-    names = [*choice.packages, *driver.kernel_packages]
+    names = [*driver.packages, *driver.kernel_packages]
     yield from installed(
         system, names, specs, options, cure="read the lines above; docs/driver-troubleshooting.md has the usual causes"
     )

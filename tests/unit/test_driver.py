@@ -20,7 +20,7 @@ from embedfleet.driver import (
     toolkit_version,
     unattended,
 )
-from embedfleet.facts.packages import Package, Packages, order, parse_available, parse_installed
+from embedfleet.facts.packages import Offer, Package, Packages, order, parse_available, parse_installed
 from embedfleet.facts.survey import Survey
 from embedfleet.platforms import PLATFORMS
 from embedfleet.settings import Settings
@@ -55,6 +55,7 @@ def test_canonicals_modules_for_the_running_the_next_and_later_kernels() -> None
         "linux-modules-nvidia-580-server-open-6.8.0-1041-nvidia-64k",
         "linux-modules-nvidia-580-server-open-nvidia-64k-hwe-24.04",
     )
+    assert made(grace()).kernel_packages == driver.kernel_packages[:1], "a pinned kernel stays pinned"
     assert "nvidia-utils-580-server" in driver.packages
     assert "libnvidia-compute-580-server" in driver.packages
 
@@ -193,9 +194,10 @@ def test_a_pinned_version_and_a_module_stream() -> None:
     assert "stream is open-dkms" in amiss(red, Packages(GOOD, stream="open-dkms"))[0]
 
 
-AVAILABLE = {
-    name: ["620.57.02-0ubuntu0.24.04.1", "580.173.02-0ubuntu0.24.04.1", "580.159.03-0ubuntu0.24.04.1"]
-    for name in DRIVER.packages
+THREE = ("620.57.02", "580.173.02", "580.159.03")
+AVAILABLE = {name: [Offer(f"{v}-0ubuntu0.24.04.1") for v in THREE] for name in DRIVER.packages} | {
+    name: [Offer("6.8.0-1039.39+1", "580.173.02"), Offer("6.8.0-1039.39", "580.159.03")]
+    for name in DRIVER.kernel_packages
 }
 
 
@@ -206,11 +208,24 @@ def test_the_version_to_install() -> None:
     assert choose(replace(DRIVER, version="newest"), Packages(GOOD), AVAILABLE).driver == "580.173.02"
     older = choose(replace(DRIVER, version="580.159.03"), nothing, AVAILABLE)
     assert isinstance(older, Choice)
-    assert set(older.packages.values()) == {"580.159.03-0ubuntu0.24.04.1"}
+    assert set(older.packages.values()) == {"580.159.03-0ubuntu0.24.04.1", "6.8.0-1039.39"}
+    assert set(choose(DRIVER, nothing, AVAILABLE).packages.values()) == {
+        "580.173.02-0ubuntu0.24.04.1",
+        "6.8.0-1039.39+1",
+    }
+
+
+def test_kernel_modules_that_want_another_driver() -> None:
+    new = {name: [Offer("6.8.0-1039.39+1", "580.173.02")] for name in DRIVER.kernel_packages}
+    with pytest.raises(NoVersion, match=r"is there for driver 580\.173\.02 and newer, not for 580\.159\.03"):
+        choose(replace(DRIVER, version="580.159.03"), Packages(), AVAILABLE | new)
+    none = {name: offers for name, offers in AVAILABLE.items() if name not in DRIVER.kernel_packages}
+    with pytest.raises(NoVersion, match="have no linux-modules-nvidia-580-server-open"):
+        choose(DRIVER, Packages(), none)
 
 
 def test_a_version_that_not_all_packages_have_is_none() -> None:
-    torn = AVAILABLE | {"nvidia-utils-580-server": ["580.159.03-0ubuntu0.24.04.1"]}
+    torn = AVAILABLE | {"nvidia-utils-580-server": [Offer("580.159.03-0ubuntu0.24.04.1")]}
     assert choose(DRIVER, Packages(), torn).driver == "580.159.03"
     with pytest.raises(NoVersion, match=r"no driver 580\.173\.02 .* there is: 580\.159\.03"):
         choose(replace(DRIVER, version="580.173.02"), Packages(), torn)
@@ -248,7 +263,9 @@ def test_parsing_of_packages() -> None:
     assert "kernel-devel-5.14.0-1.el9.x86_64" in found.found
     assert found.stream == "580-open"
     assert found.initramfs_stale
-    assert parse_available(["a | 1.0 | src", "a | 2.0 | src", "x | b | 3:1.0-1", "N: none"]) == {"a": ["2.0", "1.0"], "b": ["3:1.0-1"]}  # fmt: skip
+    told = ["Package: a", "Version: 1.0", "Package: a", "Version: 2.0", "Depends: x, nvidia-kernel-common-580-server (>= 580.1.2)",
+            "Package: b", "Version: 3:1.0-1", "Depends: y"]  # fmt: skip
+    assert parse_available(told) == {"a": [Offer("2.0", "580.1.2"), Offer("1.0")], "b": [Offer("3:1.0-1")]}
 
 
 @given(st.lists(st.text(max_size=60), max_size=30))
