@@ -61,7 +61,7 @@ _GLOBS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Driver:
     """What a host's driver is to be.
 
@@ -91,6 +91,10 @@ class Driver:
     fabric: bool = False
     imex_nodes: tuple[str, ...] = ()
     removable: tuple[str, ...] = FAMILY
+
+    def __repr__(self) -> str:
+        """Short: pyinfra prints an operation's arguments."""
+        return f"{self.version or self.branch} from {self.source}" if self.action == "install" else self.action
 
     @property
     def dkms(self) -> bool:

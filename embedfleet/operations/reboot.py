@@ -30,7 +30,7 @@ _DRAIN = """for u in $(systemctl list-units --plain --no-legend --state=active,a
 systemctl stop embedfleet-gateway.service 'embedfleet-vllm@*' 2>/dev/null || systemctl stop embedfleet-gateway.service"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reboots:
     """What the settings and the host say about reboots.
 
@@ -45,6 +45,10 @@ class Reboots:
     local: bool
     timeout: int
     boots: list[str] = field(default_factory=list, compare=False)
+
+    def __repr__(self) -> str:
+        """Short: pyinfra prints an operation's arguments."""
+        return f"reboot {self.when}"
 
     def refused(self) -> str:
         """Why it must not be rebooted; "" where it may."""
