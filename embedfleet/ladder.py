@@ -111,7 +111,7 @@ def _signature(evidence: Evidence, _: Flavour) -> Iterator[Finding]:
         return
     module = evidence.running_module
     if module.asked:
-        yield from signature(evidence, module)
+        yield from (finding for finding in signature(evidence, module) if finding.cause != "secure-boot-unknown")
     # Older kernels do not say which module it was; "nvidia: loading of ..." since 5.12, another module's name is not ours.
     for line in evidence.log or ():
         told = re.search(r"(?i)(?:(\w+): )?(loading of (?:unsigned module|module with [\w ]+) is rejected|key was rejected by service)", line)  # fmt: skip
