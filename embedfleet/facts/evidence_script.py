@@ -55,7 +55,7 @@ s holders; if [ -e "$R/dev/nvidiactl" ]; then find "$R"/proc/[0-9]*/fd -lname '/
 
 s modprobe; seen=; set --; for d in etc run usr/local/lib usr/lib lib; do for c in "$R/$d"/modprobe.d/*.conf; do
   [ -e "$c" ] || continue; b=${c##*/}; case "$seen/" in */"$b"/*) continue ;; esac; seen="$seen/$b"; set -- "$@" "$c"; done; done
-  [ $# -gt 0 ] && grep -HE '^[[:space:]]*(blacklist|install|alias)[[:space:]]+(nvidia|nvidia[-_]current|nouveau)([[:space:]]|$)' "$@" | head -n 40 |
+  [ $# -gt 0 ] && grep -HE '^[[:space:]]*(blacklist|install|alias)[[:space:]]+(nvidia|nvidia[-_]current|nouveau|nova[-_]core)([[:space:]]|$)' "$@" | head -n 40 |
   while read -r i; do echo "${i#"$R"}"; done
 s secureboot; secureboot; s lockdown; f "$R/sys/kernel/security/lockdown"; s sigenforce; f "$R/sys/module/module/parameters/sig_enforce"
 s keys; [ -r "$R/proc/keys" ] && sed -n 's/.* asymmetri *//p' "$R/proc/keys" | head -n 80

@@ -224,7 +224,7 @@ def test_a_gpu_that_a_guest_has_is_not_missed() -> None:
 
 
 def test_a_driver_that_is_down_is_told_by_the_ladder_once() -> None:
-    found = working(replace(DOWN, nouveau=True), flavour="open", fabric=False)
+    found = working(replace(DOWN, pci=(gpu("nouveau"),)), flavour="open", fabric=False)
     assert causes(found) == ["nouveau"]
 
 
@@ -271,7 +271,7 @@ LADDER: list[tuple[str, Evidence, dict[str, Any], str]] = [
     ("module-disabled", DOWN, {"cmdline": ("modprobe.blacklist=nvidia",)}, "modprobe.blacklist"),
     ("nouveau", DOWN, {"pci": (gpu("nouveau"),), "nouveau": True}, "0009:01:00.0"),
     ("nouveau", DOWN, {"pci": (gpu("NovaCore"),)}, "NovaCore"),
-    ("nouveau", DOWN, {"nova": True}, "nova_core"),
+    ("nouveau", DOWN, {"nova": True, "pci": None}, "nova_core"),
     ("other-driver", DOWN, {"pci": (gpu("pci-stub"),)}, "pci-stub"),
     ("other-driver", DOWN, log("NVRM: GPU 0000:01:00.0 is already bound to rivafb."), "rivafb"),
     ("secure-boot-unsigned", DOWN, nvidia(signed=False), "not signed"),
@@ -289,6 +289,7 @@ LADDER: list[tuple[str, Evidence, dict[str, Any], str]] = [
     ("gpu-unsupported", DOWN, log("NVRM: installed in this system is not supported by the", "NVRM: NVIDIA 580.126.20 driver release."), "does not know"),
     ("gpu-init-failed", DOWN, NO_GSP, "could not start"),
     ("not-loaded", DOWN, {}, "is on disk and is not loaded"),
+    ("not-loaded", DOWN, {"nouveau": True}, "is on disk and is not loaded"),
     ("not-loaded", DOWN, log("vboxdrv: loading of module with unavailable key is rejected"), "not loaded"),
     ("version-mismatch", LOADED, {"loaded": OLD} | smi("Failed to initialize NVML: Driver/library version mismatch (exit 18)"), OLD),
     ("version-mismatch", LOADED, smi("Failed to initialize NVML: Driver/library version mismatch (exit 18)"), V),
@@ -338,11 +339,11 @@ def test_the_more_certain_cause_comes_first() -> None:
         packages=(replace(UTILS, broken="half-configured"),),
         modules=(absent(), module(K4)),
         disabled=("x: blacklist nvidia",),
-        nouveau=True,
+        pci=(gpu("nouveau"),),
         **log("nvidia: loading of unsigned module is rejected"),
     )
     told = []
-    for changes in ({}, {"packages": (UTILS,)}, nvidia(), {"disabled": ()}, {"nouveau": False}, {"log": ()}):
+    for changes in ({}, {"packages": (UTILS,)}, nvidia(), {"disabled": ()}, {"pci": (gpu(""),)}, {"log": ()}):
         host = replace(host, **changes)
         told.append(ladder(host, flavour="open").cause)
     assert told == ["packages-broken", "module-other-kernel", "module-disabled", "nouveau", "secure-boot-unsigned", "not-loaded"]  # fmt: skip
@@ -391,7 +392,7 @@ FUNCTIONS = st.builds(PciFunction, st.sampled_from(["0009:01:00.0", "0019:01:00.
 PACKAGES = st.builds(Package, st.sampled_from(["nvidia-fabricmanager", "nvidia-dkms-580", "nvidia-driver-580", "x"]), VERSIONS, st.sampled_from(["", "half-configured"]))  # fmt: skip
 SERVICE = st.builds(Service, st.sampled_from(["nvidia-persistenced", "nvidia-fabricmanager"]), st.sampled_from(["active", "failed", "absent"]), WORDS)  # fmt: skip
 SMI = st.sampled_from(["ok", "absent", "hung", "", *(entry[2]["smi"] for entry in LADDER if "smi" in entry[2])]) | WORDS
-FIELDS: dict[str, st.SearchStrategy[Any]] = dict(
+FIELDS: dict[str, st.SearchStrategy[Any]] = dict(  # noqa: C408
     complete=st.sampled_from([True, True, True, False]),
     boot=WORDS,
     kernel=KERNELS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -55,8 +56,10 @@ def program(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def run(tmp: Path, text: str | None = None, path: str = "/usr/bin:/bin", seconds: float = 60) -> Evidence:
-    done = subprocess.run(["sh", "-c", text or script(str(tmp / "root"))], env={"PATH": f"{tmp / 'bin'}:{path}"}, capture_output=True, text=True, timeout=seconds)  # fmt: skip
+def run(
+    tmp: Path, text: str | None = None, path: str = "/usr/bin:/bin", seconds: float = 60, shell: list[str] | None = None
+) -> Evidence:
+    done = subprocess.run([*(shell or ["sh"]), "-c", text or script(str(tmp / "root"))], env={"PATH": f"{tmp / 'bin'}:{path}"}, capture_output=True, text=True, timeout=seconds)  # fmt: skip
     assert done.stderr == "", "it says nothing of what is missing"
     return parse(done.stdout.splitlines())
 
@@ -149,7 +152,7 @@ def test_a_whole_host(grace: Path) -> None:
     assert (coming.asked, coming.path, coming.headers, coming.dkms) == (True, "", False, "")
     assert found.elsewhere(NEWER) == (RUNNING, OTHER)
     assert (found.loaded, found.loaded_open, found.userspace) == ("580.95.05", True, "580.126.20")
-    assert (found.nouveau, found.nova, found.nouveau_off) == (False, True, True)
+    assert (found.nouveau, found.nova, found.nouveau_off) == (False, True, False), "nova_core is not"
     assert (found.smi, found.gpus) == ("ok", (SmiGpu("0009:01:00.0", "In Progress"),))
     assert found.pci == (
         PciFunction("0000:05:00.0", "22a3", "nvswitch"),
@@ -253,6 +256,46 @@ def test_rpm_systems(grace: Path) -> None:
     found = run(grace, text)
     assert found.manager == "rpm"
     assert [package.broken for package in found.packages or ()] == ["", "installed twice, also as 580.126.20-1.el9", "", ""]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "nvidia", "off"),
+    [
+        ("module_blacklist=nouveau,nvidia", ("module_blacklist=nouveau,nvidia",), {"nouveau"}),
+        ("rd.driver.blacklist=nova-core quiet", (), {"nova_core"}),
+        ("modprobe.blacklist=nvidiafb,nvidia_drm", (), set()),
+        ("nomodeset", (), {"nouveau"}),
+        ("nvidia.NVreg_X=1 BOOT=nvidia", (), set()),
+    ],
+)
+def test_the_kernels_arguments(text: str, nvidia: tuple[str, ...], off: set[str]) -> None:
+    assert read.cmdline(text) == (nvidia, off)
+
+
+@pytest.mark.parametrize(
+    ("rule", "stops"),
+    [
+        ("blacklist nvidia", True),
+        ("  blacklist\tnvidia-current ", True),
+        ("install nvidia /usr/bin/true", True),
+        ("install nvidia /bin/false # off", True),
+        ("install nvidia :", True),
+        ("alias nvidia off", True),
+        ("install nvidia modprobe -i nvidia-current $CMDLINE_OPTS", False),
+        ("install nvidia /sbin/modprobe --ignore-install nvidia", False),
+        ("alias nvidia nvidia-current", False),
+        ("blacklist nvidiafb", False),
+    ],
+)
+def test_what_keeps_modprobe_from_it(rule: str, stops: bool) -> None:
+    assert bool(read.disabled([f"/etc/modprobe.d/a.conf:{rule}"])[0]) is stops
+
+
+@pytest.mark.parametrize("shell", [["bash", "--posix"], ["busybox", "sh"]])
+def test_other_shells_read_the_same(grace: Path, shell: list[str]) -> None:
+    if not shutil.which(shell[0]):
+        pytest.skip(f"no {shell[0]}")
+    assert run(grace, shell=shell) == run(grace)
 
 
 @pytest.mark.parametrize(
