@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from embedfleet.facts.evidence import Evidence
 from embedfleet.findings import Finding, Flavour, found, incomplete, install, quoted
 from embedfleet.module_rules import missing, on_disk, signature, vermagic
-from embedfleet.reboot_rules import NOUVEAU_OFF, disabled, packages
+from embedfleet.reboot_rules import disabled, nouveau_off, packages
 from embedfleet.running_rules import (
     fabric_manager,
     fabric_state,
@@ -91,10 +91,11 @@ def _taken(evidence: Evidence, flavour: Flavour) -> Iterator[Finding]:
     said = re.search(r"is already bound to ([\w-]+)", flat(evidence))
     by_log = "" if evidence.loaded or not said or said[1].startswith("vfio") else said[1]
     unloaded = "nouveau" if evidence.nouveau else "nova_core" if evidence.nova else ""
-    name = next(iter(free.values()), "") or (unloaded if not evidence.loaded else "")
+    # One that is loaded and bound to no GPU (a chip that it does not know) is in nobody's way.
+    name = next(iter(free.values()), "") or (unloaded if evidence.pci is None and not evidence.loaded else "")
     if name:
         where = f" {', '.join(free)}" if free else "s"
-        first = f"{NOUVEAU_OFF}, then reboot"
+        first = f"{nouveau_off('nouveau' if name == 'nouveau' else 'nova_core')}, then reboot"
         cure, reboot = reboot_or(evidence, flavour, first)
         yield found("nouveau", f"{name} holds the GPU{where}, so nvidia cannot", cure, reboot=reboot)
     elif bound or by_log:
@@ -111,7 +112,7 @@ def _signature(evidence: Evidence, _: Flavour) -> Iterator[Finding]:
         return
     module = evidence.running_module
     if module.asked:
-        yield from signature(evidence, module)
+        yield from (finding for finding in signature(evidence, module) if finding.cause != "secure-boot-unknown")
     # Older kernels do not say which module it was; "nvidia: loading of ..." since 5.12, another module's name is not ours.
     for line in evidence.log or ():
         told = re.search(r"(?i)(?:(\w+): )?(loading of (?:unsigned module|module with [\w ]+) is rejected|key was rejected by service)", line)  # fmt: skip

@@ -8,9 +8,10 @@ from embedfleet.facts.evidence import Evidence
 from embedfleet.findings import Finding, Flavour, found, incomplete
 from embedfleet.module_rules import on_disk
 
-NOUVEAU_OFF = (
-    "echo 'blacklist nouveau' >/etc/modprobe.d/blacklist-nouveau.conf, then update-initramfs -u (RHEL: dracut --force)"
-)
+
+def nouveau_off(name: str) -> str:
+    """How to keep nouveau, or nova_core, from the GPUs: the initramfs would load it before modprobe.d is read from disk."""
+    return f"echo 'blacklist {name}' >/etc/modprobe.d/blacklist-{name}.conf, then update-initramfs -u (RHEL: dracut --force)"
 
 
 def before_reboot(evidence: Evidence, *, flavour: Flavour) -> tuple[Finding, ...]:
@@ -42,7 +43,7 @@ def _before_reboot(evidence: Evidence, flavour: Flavour) -> Iterator[Finding]:
         yield found(
             "nouveau-not-off",
             f"{name} is loaded, and nothing keeps it from taking the GPUs at the next boot as well",
-            NOUVEAU_OFF,
+            nouveau_off(name),
         )
 
 

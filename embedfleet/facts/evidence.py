@@ -39,7 +39,7 @@ class Evidence:
     :param nodes: device files, e.g. /dev/nvidia0, /dev/nvidiactl
     :param disabled: lines of modprobe.d that keep the module from loading, each with its file
     :param cmdline: arguments of the running kernel that keep it from loading
-    :param nouveau_off: whether nouveau is blacklisted, by modprobe.d or for the running kernel
+    :param nouveau_off: whether that driver (nouveau, where neither is loaded) is blacklisted, by modprobe.d or the running kernel
     :param secure_boot: whether the firmware enforces signatures
     :param lockdown: the kernel's lockdown: none, integrity, confidentiality
     :param sig_enforce: whether the kernel was told to take signed modules alone
@@ -166,8 +166,8 @@ def parse(output: list[str]) -> Evidence:
     banner = parse_driver(first("banner"), first("loaded"), "", "", [], "", False)
     others = {line.strip() for line in lines("others")}
     gpus, smi = read.smi_gpus(lines("smi"))
-    disabled, nouveau_off = read.disabled(lines("modprobe"))
-    arguments, nouveau_off_now = read.cmdline(" ".join(lines("cmdline")))
+    disabled, off = read.disabled(lines("modprobe"))
+    arguments, off_now = read.cmdline(" ".join(lines("cmdline")))
     lockdown = re.search(r"\[(\w+)\]", first("lockdown"))
     log = lines("log")
     return Evidence(
@@ -188,7 +188,7 @@ def parse(output: list[str]) -> Evidence:
         nodes=tuple(line.strip() for line in lines("nodes")),
         disabled=disabled,
         cmdline=arguments,
-        nouveau_off=nouveau_off or nouveau_off_now,
+        nouveau_off=(others or {"nouveau"}) <= off | off_now,
         secure_boot=parse_secure_boot(lines("secureboot")),
         lockdown=lockdown[1] if lockdown else "",
         sig_enforce={"Y": True, "N": False}.get(first("sigenforce")),

@@ -26,7 +26,7 @@ _BROKEN = {"H": "half-installed", "U": "unpacked, not configured", "F": "half-co
 # What a module option file may say to keep a module away; a Debian `install nvidia modprobe -i nvidia-current` is none.
 _OFF = re.compile(
     r"(?:blacklist\s+{0}|install\s+{0}\s+\S*\b(?:true|false|nologin)\b.*|install\s+{0}\s+:|alias\s+{0}\s+off)\s*".replace(
-        "{0}", r"(nvidia(?:[-_]current)?|nouveau)"
+        "{0}", r"(nvidia(?:[-_]current)?|nouveau|nova[-_]core)"
     )
 )
 _ARGUMENT = re.compile(r"(?:module_blacklist|modprobe\.blacklist|rd\.driver\.blacklist)=(\S*)")
@@ -113,32 +113,33 @@ def userspace(linked: list[str], libraries: list[str]) -> str:
     return ""
 
 
-def disabled(lines: list[str]) -> tuple[tuple[str, ...], bool]:
-    """Parse `FILE:LINE` of modprobe.d: the lines that keep nvidia from loading, and whether one keeps nouveau from it."""
-    nvidia, nouveau = [], False
+def disabled(lines: list[str]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Parse `FILE:LINE` of modprobe.d: the lines that keep nvidia from loading, and which of nouveau, nova_core are kept."""
+    nvidia, off = [], set()
     for line in lines:
         file, _, text = line.partition(":")
         rule = _OFF.fullmatch(text.strip())
-        if rule and "nouveau" in rule[0]:
-            nouveau = True
+        names = re.findall(r"nouveau|nova.core", rule[0]) if rule else []
+        if names:
+            off.add(names[0].replace("-", "_"))
         elif rule:
             nvidia.append(f"{file.strip()}: {text.strip()}")
-    return tuple(nvidia), nouveau
+    return tuple(nvidia), frozenset(off)
 
 
-def cmdline(text: str) -> tuple[tuple[str, ...], bool]:
-    """Parse the kernel's arguments: those that keep nvidia from loading, and whether one keeps nouveau from it.
+def cmdline(text: str) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Parse the kernel's arguments: those that keep nvidia from loading, and which of nouveau, nova_core are kept.
 
     `nomodeset` is none of them: it keeps nouveau and nvidia-drm from driving a display, not CUDA from working.
     """
-    nvidia, nouveau = [], "nomodeset" in text.split() or "nouveau.modeset=0" in text.split()
+    nvidia, off = [], {"nouveau"} if {"nomodeset", "nouveau.modeset=0"} & set(text.split()) else set()
     for word in text.split():
         rule = _ARGUMENT.fullmatch(word)
         names = rule[1].replace("-", "_").split(",") if rule else []
         if "nvidia" in names:
             nvidia.append(word[:200])
-        nouveau = nouveau or "nouveau" in names
-    return tuple(nvidia), nouveau
+        off.update({"nouveau", "nova_core"} & set(names))
+    return tuple(nvidia), frozenset(off)
 
 
 def trusted(lines: list[str]) -> tuple[str, ...] | None:

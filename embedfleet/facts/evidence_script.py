@@ -35,7 +35,7 @@ s modules; n=0; for d in "$R/lib/modules/$k0" "$R"/lib/modules/*; do
     grep -E '^(filename|version|license|vermagic|signer|sig_id|sig_key):|ERROR' | head -c 2048; fi
 done
 s files; find "$R/lib/modules/" \( -name 'nvidia.ko*' -o -name 'nvidia-current.ko*' \) 2>/dev/null | head -n 40 | while read -r i; do echo "${i#"$R"}"; done
-s dkms; has dkms && dkms status 2>/dev/null | grep -i nvidia | head -n 40
+s dkms; has dkms && dkms status 2>/dev/null | grep -i '^nvidia' | head -n 40
 s build; b=$(ls -t "$R"/var/lib/dkms/nvidia*/*/build/make.log 2>/dev/null | head -n 1); [ -n "$b" ] && {
   head -n 1 "$b"; if grep -qiE 'error|fatal|no such file|not found' "$b"
     then grep -iE 'error|fatal|no such file|not found' "$b"; else grep -v '^[[:space:]]*$' "$b"; fi | tail -n 15; } | cut -c1-300
@@ -55,7 +55,7 @@ s holders; if [ -e "$R/dev/nvidiactl" ]; then find "$R"/proc/[0-9]*/fd -lname '/
 
 s modprobe; seen=; set --; for d in etc run usr/local/lib usr/lib lib; do for c in "$R/$d"/modprobe.d/*.conf; do
   [ -e "$c" ] || continue; b=${c##*/}; case "$seen/" in */"$b"/*) continue ;; esac; seen="$seen/$b"; set -- "$@" "$c"; done; done
-  [ $# -gt 0 ] && grep -HE '^[[:space:]]*(blacklist|install|alias)[[:space:]]+(nvidia|nvidia[-_]current|nouveau)([[:space:]]|$)' "$@" | head -n 40 |
+  [ $# -gt 0 ] && grep -HE '^[[:space:]]*(blacklist|install|alias)[[:space:]]+(nvidia|nvidia[-_]current|nouveau|nova[-_]core)([[:space:]]|$)' "$@" | head -n 40 |
   while read -r i; do echo "${i#"$R"}"; done
 s secureboot; secureboot; s lockdown; f "$R/sys/kernel/security/lockdown"; s sigenforce; f "$R/sys/module/module/parameters/sig_enforce"
 s keys; [ -r "$R/proc/keys" ] && sed -n 's/.* asymmetri *//p' "$R/proc/keys" | head -n 80
