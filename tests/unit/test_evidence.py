@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embedfleet.diagnose import working
 from embedfleet.facts import evidence_parse as read
 from embedfleet.facts.driver_state import Holder, MokKey, Package, PciFunction, Service, SmiGpu, version_in
 from embedfleet.facts.evidence import DriverEvidence, Evidence, parse
@@ -427,3 +428,19 @@ def test_the_script_names_the_sections_that_are_read() -> None:
 
 def test_a_root_with_a_blank_is_quoted() -> None:
     assert "R='/a b'" in script("/a b")
+
+
+def test_what_a_real_h200_told() -> None:
+    """Recorded on an H200 of 2026-11-30 (580.159.04, a virtual machine without modules on its disk and without systemd)."""
+    text = (Path(__file__).parent / "recorded" / "h200-evidence.txt").read_text()
+    found = parse(text.splitlines())
+    assert found.complete
+    assert (found.loaded, found.loaded_open, found.userspace, found.smi) == ("580.159.04", True, "580.159.04", "ok")
+    assert [gpu.address for gpu in found.gpus] == ["0000:00:06.0"]
+    assert found.gpus[0].fabric_state == ""
+    assert found.unlisted == ()
+    assert "/dev/nvidiactl" in found.nodes
+    assert {finding.cause for finding in working(found, flavour="open", fabric=False)} == {
+        "module-missing",
+        "persistence",
+    }
