@@ -223,6 +223,12 @@ def test_a_gpu_that_a_guest_has_is_not_missed() -> None:
     assert working(host, flavour="open", fabric=False) == ()
 
 
+def test_a_module_that_is_loaded_is_not_asked_for_its_signature() -> None:
+    unsigned = replace(GOOD, **nvidia(signed=False))
+    assert working(unsigned, flavour="open", fabric=False) == ()
+    assert causes(before_reboot(unsigned, flavour="open")) == ["secure-boot-unsigned"], "the next boot may refuse it"
+
+
 def test_a_driver_that_is_down_is_told_by_the_ladder_once() -> None:
     found = working(replace(DOWN, pci=(gpu("nouveau"),)), flavour="open", fabric=False)
     assert causes(found) == ["nouveau"]
