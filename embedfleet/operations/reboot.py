@@ -11,6 +11,7 @@ from pyinfra import host
 from pyinfra.api import FunctionCommand, Host, State, StringCommand
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.state import StateStage
 
 from embedfleet import report
 from embedfleet.facts.state import CTL
@@ -65,7 +66,9 @@ class Reboots:
 
     def began(self) -> None:
         """Remember that this host's change begins; those that serve nothing hold nobody back."""
-        if self.serving:
+        if (
+            self.serving and host.state.current_stage >= StateStage.Execute
+        ):  # before that, pyinfra only asks what would change
             _begun[host.name] = False
 
     def done(self) -> None:
