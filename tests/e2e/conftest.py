@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,22 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     if not os.environ.get("EMBEDFLEET_KEEP_TARGET"):
         fleet.bare = snapshot(fleet)
     return fleet
+
+
+@contextmanager
+def on_demand(host: str, logs: Path) -> Iterator[Fleet]:
+    """A bare target that runs while it is needed, and the mirror; other targets stay as they are."""
+    rig("reset", host)
+    try:
+        fleet = Fleet(json.loads(rig("info", "--json")), logs, target=host)
+        fleet.heal()
+        yield fleet
+    finally:
+        rig("down", host)
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A server with two H100 and no driver."""
+    with on_demand("gpu", Path(tmp_path_factory.mktemp("gpu"))) as fleet:
+        yield fleet

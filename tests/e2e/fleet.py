@@ -139,6 +139,14 @@ class Fleet:
         )
         assert told == "0", f"waited {limit:.0f} s for {condition}"
 
+    def reboot(self, limit: float = 180) -> None:
+        """Reboot a target that can (on demand, in naming.py), and wait until it has booted."""
+        boot = "cat /proc/sys/kernel/random/boot_id"
+        before = self.on_target(boot)
+        self.on_target("systemctl reboot", check=False)
+        up = f'[ "$({boot})" != {before} ] && systemctl is-system-running | grep -qx -e running -e degraded && echo up'
+        wait("the reboot", lambda: self.on_target(up, check=False) == "up", limit)
+
     def state(self) -> dict[str, Any]:
         """Return what `embedfleetctl state` says."""
         loaded: dict[str, Any] = json.loads(self.on_target("/opt/embedfleet/bin/embedfleetctl state"))

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
+from tests.e2e.apt import HOME, Apt, Told
 from tests.e2e.fleet import Fleet
 from tests.targets.engine import docker_words
 from tests.targets.image import ensure_image
 from tests.targets.nvidia.specs import GONE, NEWER, NEXT, OLDER
 
 pytestmark = pytest.mark.target
-
-#: Everything of apt's that isn't the host's: sources, lists, downloads.
-HOME = "/tmp/rig-apt"
-CONF = f"""\
-Dir::Etc::sourcelist "{HOME}/sources.list";
-Dir::Etc::sourceparts "{HOME}/none";
-Dir::Etc::parts "{HOME}/none";
-Dir::State::lists "{HOME}/lists";
-Dir::Cache "{HOME}/cache";
-APT::Install-Recommends "0";
-Acquire::Retries "0";
-Acquire::Languages "none";
-Acquire::http::Timeout "10";
-Dpkg::Use-Pty "0";
-"""
-KEYRING = f"{HOME}/keyring.gpg"
 
 #: What there is on the target, as far as packages change it.
 _PATHS = (
@@ -41,49 +24,6 @@ _PATHS = (
 )
 
 
-@dataclass
-class Told:
-    """How a command ended, and what it said."""
-
-    code: int
-    text: str
-
-
-class Apt:
-    """apt on the target with sources of the mirror alone."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet = fleet
-        self.urls: dict[str, str] = fleet.info["repos"]["apt"]
-        self.kernel = fleet.on_target("uname -r")
-
-    def run(self, command: str, limit: float = 120) -> Told:
-        """A shell command on the target; apt's configuration is in its environment."""
-        text = self.fleet.on_target(
-            f'export APT_CONFIG={HOME}/apt.conf DEBIAN_FRONTEND=noninteractive\n( {command}\n) 2>&1; echo "rc=$?"',
-            limit=limit,
-        )
-        said, _, code = text.rpartition("rc=")
-        return Told(int(code), said)
-
-    def ok(self, command: str) -> str:
-        """The same for a command that must succeed."""
-        told = self.run(command)
-        assert told.code == 0, f"{command}: {told.code}\n{told.text}"
-        return told.text
-
-    def use(self, *sources: str) -> None:
-        """These sources, and no list of packages yet."""
-        lines = "".join(f"deb [signed-by={KEYRING}] {source}\n" for source in sources)
-        self.ok(
-            f"rm -rf {HOME}/lists {HOME}/cache; mkdir -p {HOME}/none {HOME}/lists/partial {HOME}/cache/archives/partial; printf %s {shlex.quote(lines)} > {HOME}/sources.list"
-        )
-
-    def version(self, package: str) -> str:
-        """The installed version, or nothing."""
-        return self.run(f"dpkg-query -W -f '${{Version}}' {package} 2>/dev/null").text
-
-
 @pytest.fixture(scope="module")
 def target(fleet: Fleet) -> Iterator[Apt]:
     """Apt for the mirror, with kmod's real modinfo at hand; in the end, the target is what it was."""
@@ -91,10 +31,7 @@ def target(fleet: Fleet) -> Iterator[Apt]:
     fleet.heal()
     before = fleet.on_target(_PATHS).splitlines()
     packages = set(fleet.on_target("dpkg-query -W -f '${Package}\\n'").splitlines())
-    with open(fleet.info["repos"]["keys"]["keyring"], "rb") as keyring:
-        words = [*docker_words(), "exec", "-i", apt.fleet.container, "sh", "-c", f"mkdir -p {HOME} && cat > {KEYRING}"]
-        subprocess.run(words, stdin=keyring, check=True)
-    apt.ok(f"printf %s {shlex.quote(CONF)} > {HOME}/apt.conf")
+    apt.prepare()
     if "kmod" not in packages:  # from the host's own sources; its lists stay out of the host
         own = f"env -u APT_CONFIG apt-get -qq -y -o Acquire::Languages=none -o Dir::State::lists={HOME}/own"
         apt.ok(f"mkdir -p {HOME}/own/partial && {own} update && {own} install kmod")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import ipaddress
 import json
 import socket
 import subprocess
@@ -15,11 +16,13 @@ from typing import Any
 
 from tests.targets import upstream
 from tests.targets.engine import docker, docker_words
-from tests.targets.hardware import HARDWARE, programs, write
-from tests.targets.host import RigError, ensure_tool, run, say
+from tests.targets.hardware import HARDWARE, version, write
+from tests.targets.host import RigError, ensure_tool, lock, run, say
 from tests.targets.naming import GIT_PORT, MIRROR_PORT, TARGETS, Names
 
 LABEL = "embedfleet.config"
+#: On the network: its subnet, where that was asked for.
+SUBNET = "embedfleet.subnet"
 SERVER = Path(__file__).with_name("mirror_server.py")
 WAIT_S = 90
 
@@ -65,10 +68,29 @@ def address(name: str, network: str) -> str:
 
 
 def ensure_network(network: str) -> None:
-    """The rig's own bridge network, on which containers find each other by name."""
-    words = [*docker_words(), "network", "inspect", network]
-    if subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL).returncode != 0:
+    """The rig's own bridge network, on which containers find each other by name.
+
+    Made twice: Docker knows which subnet is free, but lets containers choose an address in one alone that was asked for.
+    """
+    if subnet(network) is not None:
+        return
+    with lock("network"):
         docker("network", "create", network)
+        free = docker("network", "inspect", "-f", "{{(index .IPAM.Config 0).Subnet}}", network).strip()
+        docker("network", "rm", network)
+        docker("network", "create", "--subnet", free, "--label", f"{SUBNET}={free}", network)
+
+
+def subnet(network: str) -> str | None:
+    """The subnet that a network was made with; None without the network, empty where Docker chose it (an older rig's)."""
+    words = [*docker_words(), "network", "inspect", "-f", f'{{{{index .Labels "{SUBNET}"}}}}', network]
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def kept_address(subnet: str, host: str) -> str:
+    """The address of a target that reboots: from the subnet's end, as Docker gives addresses from its beginning."""
+    return str(ipaddress.ip_network(subnet)[-2 - list(TARGETS).index(host)])
 
 
 def ensure_container(
@@ -130,14 +152,18 @@ def create_target(names: Names, host: str, image: str, public_key: str, hardware
         )
         start += f" && printf '{repository}' > /etc/yum.repos.d/rhel.repo"
     words = ["--hostname", host, "--network", names.network, *TARGET_FLAGS]
-    folder, version = names.hardware(host), ""
+    folder, presented = names.hardware(host), ""
     if hardware:
-        version = hashlib.sha256(repr((HARDWARE[hardware], programs(True))).encode()).hexdigest()
+        presented = version(HARDWARE[hardware])
         words += ["-v", f"{folder}:/rig:ro"]
         start += " && sh /rig/bin/present"
+    if TARGETS[host].on_demand:
+        # systemd's way to reboot in a container is to end, and Docker starts it again: same files, and the same address if asked for
+        words += ["--restart", "unless-stopped"]
+        words += ["--ip", kept_address(known, host)] if (known := subnet(names.network)) else []
     words += [image, "/bin/sh", "-c", f"{start} && exec /sbin/init"]
     return ensure_container(
-        name, words, version, before=lambda: write(folder, HARDWARE[hardware]) if hardware else None
+        name, words, presented, before=lambda: write(folder, HARDWARE[hardware]) if hardware else None
     )
 
 

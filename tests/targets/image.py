@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -123,6 +126,12 @@ DEBIAN_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 #: createrepo-c make the rpm repositories.
 MIRROR_PACKAGES = ("git", "python3-venv", "rpm", "createrepo-c")
 
+#: What a server has beside that: kmod, and gpg, which emulated takes a minute to install (elsewhere the deploy does it).
+SERVER_PACKAGES = {"amd64": ("kmod",), "arm64": ("kmod", "gpg"), "rhel9": ("kmod",)}
+
+#: kmod goes by the name that it is called by.
+KMOD_LINKS = "for name in lsmod rmmod insmod modinfo modprobe depmod; do ln -sf ../bin/kmod /usr/sbin/$name; done"
+
 #: Debian's packages whose programs the stand-in of RHEL gets as RHEL's packages.
 REPACKED = ("nginx", "nginx-common", "numactl")
 
@@ -141,6 +150,12 @@ def target_tag(kind: str = "amd64", source: AptSource | None = None) -> str:
     source = source or debian_source(SUITE)
     recipe = RECIPES[kind]
     return f"embedfleet-target:{kind}-{_digest(SUITE, asdict(recipe), CHANGES, source.lines, source.options)}"
+
+
+def server_tag(kind: str) -> str:
+    """The name of the image of targets that load modules and reboot, made from the other targets'."""
+    base = upstream.tag(kind) if upstream.wanted() else target_tag(kind)
+    return f"embedfleet-server:{kind}-{_digest(base, SERVER_PACKAGES[kind], KMOD_LINKS)}"
 
 
 def mirror_tag(target: str) -> str:
@@ -246,22 +261,67 @@ def ensure_mirror_image() -> str:
             return tag
         say(f"making {tag}: the target's image with {' '.join(MIRROR_PACKAGES)}")
         script = (
-            "apt-get update && DEBIAN_FRONTEND=noninteractive "
-            f"apt-get install -y --no-install-recommends {' '.join(MIRROR_PACKAGES)} && "
-            f"mkdir -p /srv/debs && cd /srv/debs && apt-get download {' '.join(REPACKED)} && "
-            "apt-get clean && rm -rf /var/lib/apt/lists/* && "
+            f"{_apt(MIRROR_PACKAGES)} && mkdir -p /srv/debs && cd /srv/debs && apt-get download {' '.join(REPACKED)} && "
+            f"{_APT_CLEAN} && "
             # the repository belongs to whoever owns the cache, and git serves no stranger's repository otherwise
             "git config --system --add safe.directory '*'"
         )
-        # run and commit, not `docker build`: the classic builder is gone from some clients and buildx missing on others
-        container = docker("create", target, "/bin/sh", "-c", script).strip()
-        try:
-            docker("start", container)
-            if docker("wait", container).strip() != "0":
-                raise RigError(
-                    f"apt failed in {target}:\n{docker('logs', '--tail', '15', container)}", "check apt and the network"
-                )
-            docker("commit", container, tag)
-        finally:
-            docker("rm", "-f", container)
+        _derive(tag, target, script)
     return tag
+
+
+def ensure_server_image(kind: str) -> str:
+    """A target's image plus what it needs to be a server whose driver comes and goes."""
+    target = ensure_image(kind)
+    tag = server_tag(kind)
+    if _exists(tag):
+        return tag
+    # of Debian under RHEL's name there is no apt any more: it gets the program of the other image
+    donor = ensure_server_image("amd64") if kind == "rhel9" and not upstream.wanted() else None
+    with lock(f"image-server-{kind}"):
+        if _exists(tag):
+            return tag
+        packages = SERVER_PACKAGES[kind]
+        say(f"making {tag}: the target's image with {' '.join(packages)}")
+        if donor:
+            with tempfile.TemporaryDirectory() as folder, _created(donor, "true") as other:
+                docker("cp", f"{other}:/usr/bin/kmod", folder)
+                _derive(tag, target, KMOD_LINKS, Path(folder) / "kmod")
+        elif kind == "rhel9":
+            _derive(tag, target, f"dnf install -y {' '.join(packages)} && dnf clean all")
+        else:
+            _derive(tag, target, f"{_apt(packages)} && {_APT_CLEAN}")
+    return tag
+
+
+_APT_CLEAN = "apt-get clean && rm -rf /var/lib/apt/lists/*"
+
+
+def _apt(packages: tuple[str, ...]) -> str:
+    install = f"apt-get install -y --no-install-recommends {' '.join(packages)}"
+    return f"apt-get update && DEBIAN_FRONTEND=noninteractive {install}"
+
+
+@contextlib.contextmanager
+def _created(image: str, script: str) -> Iterator[str]:
+    """A container that has not started; gone in the end."""
+    container = docker("create", image, "/bin/sh", "-c", script).strip()
+    try:
+        yield container
+    finally:
+        docker("rm", "-f", container)
+
+
+def _derive(tag: str, image: str, script: str, program: Path | None = None) -> None:
+    """An image made of another one by a script, and a program that it gets before. Run and commit, not `docker build`: the classic
+    builder is gone from some clients and buildx missing on others."""
+    with _created(image, script) as container:
+        if program:
+            docker("cp", program, f"{container}:/usr/bin/{program.name}")
+        docker("start", container)
+        if docker("wait", container).strip() != "0":
+            raise RigError(
+                f"this failed in {image}: {script}\n{docker('logs', '--tail', '15', container)}",
+                "check apt and the network",
+            )
+        docker("commit", container, tag)

@@ -14,11 +14,15 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Target:
-    """One target: its image (image.py), its group in inventory/docker.py, and what it presents itself as (hardware.py)."""
+    """One target: its image (image.py), its group in inventory/docker.py, and what it presents itself as (hardware.py).
+
+    :param on_demand: it is started only when asked for by name; it reboots as a server does, and its image has kmod
+    """
 
     image: str
     group: str
     hardware: str = ""
+    on_demand: bool = False
 
     @property
     def machine(self) -> str:
@@ -26,13 +30,16 @@ class Target:
         return {"arm64": "aarch64", "ppc64el": "ppc64le"}.get(self.image, "x86_64")
 
 
-#: Host name in rig.json -> what it is. x86 serves with real vLLM, the others with the stand-in.
+#: Host name in rig.json -> what it is. x86 serves with real vLLM, the others with the stand-in. The gpu ones have no driver.
 TARGETS = {
     "x86": Target("amd64", "x86"),
     "rhel": Target("rhel9", "x86"),
     "grace": Target("arm64", "grace", "gh200"),
     "power9": Target("ppc64el", "power", "power9"),
     "power10": Target("ppc64el", "power", "power10"),
+    "gpu": Target("amd64", "x86", "h100", on_demand=True),
+    "gpu-rhel": Target("rhel9", "x86", "h100-rhel", on_demand=True),
+    "gpu-grace": Target("arm64", "grace", "gh200-bare", on_demand=True),
 }
 
 MIRROR_PORT = 8080

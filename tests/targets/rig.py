@@ -26,7 +26,15 @@ from tests.targets.emulation import remove_emulation
 from tests.targets.engine import docker, docker_words, ensure_engine
 from tests.targets.hardware import HARDWARE, drive
 from tests.targets.host import RigError, lock, say, write_whole
-from tests.targets.image import RECIPES, ensure_image, mirror_tag, target_tag
+from tests.targets.image import (
+    RECIPES,
+    SERVER_PACKAGES,
+    ensure_image,
+    ensure_server_image,
+    mirror_tag,
+    server_tag,
+    target_tag,
+)
 from tests.targets.info import read_info
 from tests.targets.mirror import mirror
 from tests.targets.naming import TARGETS, Names, names
@@ -35,11 +43,12 @@ SITE_CA = Path("/usr/local/share/ca-certificates")
 
 
 def asked(rig: Names, hosts: list[str]) -> list[str]:
-    """The targets to run: those asked for (none: all), and those that this rig runs already."""
+    """The targets to run: those asked for (none: all but those on demand), and those that this rig runs already."""
     unknown = sorted(set(hosts) - set(TARGETS))
     if unknown:
         raise RigError(f"no target is called {', '.join(unknown)}", f"there are {', '.join(TARGETS)}")
-    return [host for host in TARGETS if host in hosts or not hosts or inspect(rig.target(host)) is not None]
+    meant = hosts or [host for host, target in TARGETS.items() if not target.on_demand]
+    return [host for host in TARGETS if host in meant or inspect(rig.target(host)) is not None]
 
 
 def targets(rig: Names, images: dict[str, str], hardware: dict[str, str] | None = None) -> dict[str, Any]:
@@ -103,14 +112,23 @@ def bootstrap(hosts: list[str]) -> dict[str, str]:
     kinds = sorted({TARGETS[host].image for host in hosts})
     with ThreadPoolExecutor(2) as pool:
         tags = dict(zip(kinds, pool.map(ensure_image, kinds), strict=True))
-    return {host: tags[TARGETS[host].image] for host in hosts}
+    return {
+        host: ensure_server_image(TARGETS[host].image) if TARGETS[host].on_demand else tags[TARGETS[host].image]
+        for host in hosts
+    }
 
 
 def present(rig: Names, host: str, hardware: str) -> None:
     """A target made anew that presents other hardware; the others stay as they are."""
-    if TARGETS[host].machine != HARDWARE[hardware].machine:
-        fit = [name for name, found in HARDWARE.items() if found.machine == TARGETS[host].machine]
-        raise RigError(f"{host} is {TARGETS[host].machine}, {hardware} is not", f"one of {', '.join(fit)}")
+    target = TARGETS[host]
+    fit = [
+        name
+        for name, found in HARDWARE.items()
+        if (found.machine, bool(found.initramfs)) == (target.machine, target.on_demand)
+    ]
+    if hardware not in fit:
+        what = "a server without driver" if target.on_demand else "no server without driver"
+        raise RigError(f"{host} is {target.machine} and {what}, {hardware} is not", f"one of {', '.join(fit)}")
     up(rig, [host], {host: hardware})
 
 
@@ -121,6 +139,24 @@ def reset(rig: Names, hosts: list[str]) -> None:
     for host in hosts or running:
         _remove_later(rig.target(host))
     up(rig, running)
+
+
+def change(rig: Names, host: str, path: str, value: str) -> None:
+    """Drive presented hardware; what its kernel shows follows at once."""
+    drive(rig.hardware(host), path, value)
+    if TARGETS[host].on_demand and inspect(rig.target(host)) is not None:
+        docker("exec", rig.target(host), "sh", "/rig/lib/plug")
+
+
+def away(rig: Names, hosts: list[str]) -> None:
+    """Remove some targets; the others stay as they are."""
+    ensure_engine()
+    asked(rig, hosts)
+    for host in hosts:
+        _remove(rig.target(host))
+    with contextlib.suppress(RigError):
+        info = read_info(rig)
+        write_info(rig, hosts={host: entry for host, entry in info["hosts"].items() if host not in hosts})
 
 
 def down(rig: Names) -> None:
@@ -142,6 +178,7 @@ def clean(rig: Names) -> None:
     shutil.rmtree(rig.state, ignore_errors=True)
     for tag in (
         mirror_tag(target_tag("amd64")),
+        *(server_tag(kind) for kind in SERVER_PACKAGES),
         *(target_tag(kind) for kind in RECIPES),
         *(upstream.tag(kind) for kind in RECIPES),
     ):
@@ -189,7 +226,11 @@ def _remove_later(name: str) -> None:
     if found is None:
         return
     gone = f"{name}-gone-{found['Id'][:12]}"
-    docker("rename", name, gone)
+    try:
+        docker("rename", name, gone)
+    except RigError:  # Docker renames none that is about to start again
+        _remove(name)
+        return
     if found["State"]["Running"]:
         docker("kill", gone)
     words = [*docker_words(), "rm", "-f", "-v", gone]
@@ -206,13 +247,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.targets.rig", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb, text in (
-        ("up", "engine, images, mirror and targets (all, or those named)"),
+        ("up", "engine, images, mirror and targets (those named, or all that are not on demand)"),
         ("mirror", "fill the cache and run the mirror only"),
     ):
         verbs.add_parser(verb, help=text).add_argument("hosts", nargs="*", metavar="HOST", help="for these alone")
     sub = verbs.add_parser("reset", help="remove and recreate targets (seconds)")
     sub.add_argument("hosts", nargs="*", metavar="HOST", help="these alone")
-    verbs.add_parser("down", help="remove containers and network")
+    sub = verbs.add_parser("down", help="remove containers and network, or the targets named")
+    sub.add_argument("hosts", nargs="*", metavar="HOST", help="these alone")
     verbs.add_parser("clean", help="down, and remove images and this rig's state")
     verbs.add_parser("info", help="how to reach it").add_argument("--json", action="store_true")
     sub = verbs.add_parser("present", help="have a target present other hardware; it is made anew")
@@ -248,11 +290,11 @@ def main(argv: list[str] | None = None) -> int:
                 case "present":
                     present(rig, args.host, args.hardware)
                 case "drive":
-                    drive(rig.hardware(args.host), args.path, args.value)
+                    change(rig, args.host, args.path, args.value)
                 case "reset":
                     reset(rig, args.hosts)
                 case "down":
-                    down(rig)
+                    away(rig, args.hosts) if args.hosts else down(rig)
                 case "clean":
                     clean(rig)
         say(f"{args.verb} of rig {rig.rig} done in {time.monotonic() - started:.1f} s")

@@ -282,7 +282,9 @@ def test_an_emulator_that_containers_cannot_use_is_told(tmp_path: Path, monkeypa
 
 
 def test_each_target_can_be_asked_for_by_name() -> None:
-    assert rig.asked(naming.Names("none-such"), []) == list(naming.TARGETS)
+    always = [host for host, target in naming.TARGETS.items() if not target.on_demand]
+    assert rig.asked(naming.Names("none-such"), []) == always
+    assert rig.asked(naming.Names("none-such"), ["gpu"]) == ["gpu"]
     with pytest.raises(RigError, match="no target is called mars"):
         rig.asked(naming.Names("none-such"), ["mars"])
 

@@ -24,6 +24,9 @@ MODULES = {
 #: What `modinfo -F license nvidia` says (recognise.md section 3: fixtures of public repositories).
 OPEN, PROPRIETARY = "Dual MIT/GPL", "NVIDIA"
 
+#: `modinfo -F signer` of what Canonical signs (public captures).
+CANONICAL = "Canonical Ltd. Kernel Module Signing"
+
 _ROOM = 160
 _HEADER = 64
 
@@ -83,7 +86,17 @@ def template(module: str, version: str, licence: str, machine: str) -> tuple[byt
     return whole[:-_ROOM], len(whole)
 
 
-def module(name: str, version: str, licence: str, kernel: str, machine: str) -> bytes:
-    """A whole module for a kernel."""
+def module(name: str, version: str, licence: str, kernel: str, machine: str, signer: str = "") -> bytes:
+    """A whole module for a kernel; `signer`: whose signature it carries."""
     head, size = template(name, version, licence, machine)
-    return (head + f"vermagic={vermagic(kernel, machine)}\0".encode()).ljust(size, b"\0")
+    return (head + f"vermagic={vermagic(kernel, machine)}\0".encode()).ljust(size, b"\0") + _signature(signer)
+
+
+def _signature(signer: str) -> bytes:
+    """What sign-file appends (struct module_signature): of the old kind, which names the signer, as nothing verifies it."""
+    if not signer:
+        return b""
+    key, signature = b"rig!", bytes(64)
+    rsa, sha512, x509 = 1, 6, 1
+    tail = struct.pack(">5B3xI", rsa, sha512, x509, len(signer), len(key), len(signature))
+    return signer.encode() + key + signature + tail + b"~Module signature appended~\n"

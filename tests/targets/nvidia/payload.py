@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tests.targets.nvidia.kernelmodule import MACHINES, MODULES, module, template
+from tests.targets.nvidia.kernelmodule import CANONICAL, MACHINES, MODULES, module, template
 from tests.targets.nvidia.library import library
 from tests.targets.nvidia.package import File, own, text
 
@@ -36,8 +36,8 @@ def libraries(
 
 
 def kernel_modules(folder: str, kernel: str, version: str, licence: str, machine: str) -> dict[str, File]:
-    """The driver's five modules for one kernel."""
-    return {f"{folder}/{name}.ko": File(module(name, version, licence, kernel, machine)) for name in MODULES}
+    """The driver's five modules for one kernel, signed by the distribution."""
+    return {f"{folder}/{name}.ko": File(module(name, version, licence, kernel, machine, CANONICAL)) for name in MODULES}
 
 
 def smi(version: str) -> dict[str, File]:
@@ -52,7 +52,7 @@ def firmware(version: str) -> dict[str, File]:
 
 
 _NO_DRIVER = (
-    "if [ ! -d $RIG ] || [ -f $RIG/mode ] && grep -qx failed $RIG/mode; then\n"
+    "if [ ! -d $RIG ] || [ -f $RIG/mode ] && grep -qx failed $RIG/mode || grep -qsx failed /run/rig/smi; then\n"
     "    echo 'Failed to query NVIDIA devices. Please ensure that the NVIDIA device files (/dev/nvidia*)"
     " exist, and that user 0 has read and write permissions for those files.' >&2\n    exit 1\nfi"
 )
