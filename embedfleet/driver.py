@@ -97,6 +97,11 @@ class Driver:
         return f"{self.version or self.branch} from {self.source}" if self.action == "install" else self.action
 
     @property
+    def flavour(self) -> Literal["open", "proprietary"]:
+        """The word for the kernel modules' flavour."""
+        return "open" if self.open else "proprietary"
+
+    @property
     def dkms(self) -> bool:
         """Whether the kernel modules are built on the host."""
         return any("dkms" in name for name in self.packages)

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from pyinfra.api import FactBase, QuoteString, StringCommand
 
-from embedfleet.facts.cpu import integer
-
 #: Touched when a file that goes into the initramfs changes, gone when it is rebuilt.
 INITRAMFS_STALE = "/var/lib/embedfleet/initramfs.stale"
 #: There where a deploy enabled a dnf module stream of the driver, which uninstall.py takes back.
@@ -110,12 +108,16 @@ class AvailablePackages(FactBase[dict[str, list[Offer]]]):
 
     default = dict
 
-    def command(self, manager: str, names: list[str]) -> StringCommand:
+    def command(self, manager: str, names: list[str], fresh: bool) -> StringCommand:
+        """:param fresh: whether the sources are asked before; else what the host's lists have"""
         quoted = [QuoteString(name) for name in names]
         if manager == "apt":
-            return StringCommand("apt-cache show", *quoted, "2>/dev/null | grep -E '^(Package|Version|Depends):'; true")
+            update = "DEBIAN_FRONTEND=noninteractive apt-get -qq update >/dev/null 2>&1;" if fresh else ""
+            wanted = "2>/dev/null | grep -E '^(Package|Version|Depends):'; true"
+            return StringCommand(update, "apt-cache show", *quoted, wanted)
+        form = "--qf 'Package: %{name}\\nVersion: %{evr}\\n'"
         return StringCommand(
-            "dnf -q --disableexcludes=all repoquery --available --qf 'Package: %{name}\\nVersion: %{evr}\\n'",
+            f"dnf -q {'--refresh' if fresh else ''} --disableexcludes=all repoquery --available {form}",
             *quoted,
             "2>/dev/null; true",
         )
@@ -148,12 +150,6 @@ def parse_available(output: list[str]) -> dict[str, list[Offer]]:
 
 
 def order(version: str) -> list[int]:
-    """Return what versions of one package are compared by: their numbers. Enough for the driver's, which have no letters."""
+    """Return what versions of one package are compared by: their numbers. Enough for the driver's, which have no letters but "ubuntu"."""
     plain = version.partition(":")[2] or version
-    numbers: list[int] = []
-    for part in plain.replace("-", ".").replace("ubuntu", ".").split("."):
-        number = integer(part)
-        if number is None:
-            break
-        numbers.append(number)
-    return numbers
+    return [int(number) for number in re.findall(r"\d{1,9}", plain)]

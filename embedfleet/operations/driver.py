@@ -7,26 +7,17 @@ from collections.abc import Generator
 from pyinfra import host
 from pyinfra.api import StringCommand, operation
 from pyinfra.api.command import PyinfraCommand
-from pyinfra.operations import apt
 
-from embedfleet.diagnose import Finding, Flavour, before_reboot, ladder, working
+from embedfleet.diagnose import Finding, before_reboot, ladder, working
 from embedfleet.driver import Driver
 from embedfleet.facts.evidence import DriverEvidence, Evidence
-from embedfleet.facts.packages import INITRAMFS_STALE, STREAM, AvailablePackages, DriverPackages, Packages
+from embedfleet.facts.packages import INITRAMFS_STALE, DriverPackages
+from embedfleet.operations.driver_packages import outdated, put_in
 from embedfleet.operations.reboot import Reboots, drained, rebooted, serving_again
-from embedfleet.operations.shell import Told, failing, locked
-from embedfleet.operations.system import installed, settled
+from embedfleet.operations.shell import Told, failing
 from embedfleet.problems import Problem
 from embedfleet.systems import System
-from embedfleet.versions import NoVersion, amiss, choose, driver_version, other_flavour
-
-# Only the family may go in such a transaction. Vendors' systems hang more on their driver (Olares#3512: a purge by glob took
-# containerd and ssh along), so what else would be removed is asked before.
-_GUARD = {
-    "apt": "apt-get -s {options} install {specs} | sed -n 's/^Remv \\([^ ]*\\).*/\\1/p'",
-    "dnf": "{{ dnf --assumeno {options} install {specs} 2>&1 || :; }}"
-    " | awk '/^Removing.*:$/ {{on=1; next}} /^[^ ]/ {{on=0}} on && /^ [^ ]/ {{print $1}}'",
-}
+from embedfleet.versions import amiss
 
 # update-initramfs and dracut do nothing where their result would be the same, but they take minutes to find out: a mark tells
 # that a file which goes into the image was written since.
@@ -40,11 +31,6 @@ _LOAD = """modprobe nvidia && { modprobe nvidia-uvm || :; }
 ! command -v nvidia-modprobe >/dev/null || nvidia-modprobe -c 0 -u"""
 
 _cure = "see docs/driver-troubleshooting.md, then deploy again"
-
-
-def flavour(driver: Driver) -> Flavour:
-    """The word for the kernel modules' flavour."""
-    return "open" if driver.open else "proprietary"
 
 
 @operation()
@@ -63,7 +49,7 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
         return
     wrong = amiss(driver, have)
     if not wrong and driver.version == "newest":
-        wrong = _outdated(driver, system, have)
+        wrong = outdated(driver, system, have)
     idle = [name for name in driver.services if _idle(evidence, name)]
     if not (wrong or have.initramfs_stale or idle) and _well(evidence, driver) and not _wants_reboot(evidence, reboots):
         host.noop(f"driver {evidence.loaded} is installed, loaded and works")
@@ -74,7 +60,7 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
     reboots.began()
     if wrong:
         host.log(f"driver: {'; '.join(wrong[:4])}{f' and {len(wrong) - 4} more' if len(wrong) > 4 else ''}")
-        yield from _installed(driver, system, have)
+        yield from put_in(driver, system, have)
     if have.initramfs_stale:
         host.log("rebuild the initramfs, so that nouveau stays out of it")
         yield Told(INITRAMFS, setting="driver", cure="see why the initramfs cannot be built (room in /boot?)")
@@ -87,7 +73,7 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
     if not _well(evidence, driver) or _wants_reboot(evidence, reboots):
         yield from _reboot(driver, evidence, reboots)
         evidence = host.get_fact(DriverEvidence)
-    findings = working(evidence, flavour=flavour(driver), fabric=driver.fabric)
+    findings = working(evidence, flavour=driver.flavour, fabric=driver.fabric)
     if findings:
         yield failing(_told(evidence, driver, findings))
         return
@@ -97,7 +83,7 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
 
 def _kept(driver: Driver, evidence: Evidence) -> Generator[PyinfraCommand, None, None]:
     """The vendor's system brings this driver: it is looked at and never touched."""
-    findings = working(evidence, flavour=flavour(driver), fabric=driver.fabric)
+    findings = working(evidence, flavour=driver.flavour, fabric=driver.fabric)
     if findings:
         yield failing(_told(evidence, driver, findings))
     else:
@@ -105,7 +91,7 @@ def _kept(driver: Driver, evidence: Evidence) -> Generator[PyinfraCommand, None,
 
 
 def _well(evidence: Evidence, driver: Driver) -> bool:
-    return not working(evidence, flavour=flavour(driver), fabric=driver.fabric)
+    return not working(evidence, flavour=driver.flavour, fabric=driver.fabric)
 
 
 def _idle(evidence: Evidence, name: str) -> bool:
@@ -118,63 +104,6 @@ def _wants_reboot(evidence: Evidence, reboots: Reboots) -> bool:
     if reboots.when != "always":
         return False
     return bool(evidence.reboot_required) or evidence.next_kernel not in ("", evidence.kernel)
-
-
-def _outdated(driver: Driver, system: System, have: Packages) -> list[str]:
-    available = host.get_fact(
-        AvailablePackages, manager=system.manager, names=[*driver.packages, *driver.kernel_packages]
-    )
-    try:
-        newest = choose(driver, have, available).driver
-    except NoVersion:
-        return []  # what is there is right as it is
-    there = driver_version(have.found[driver.packages[0]].version)
-    return [] if there == newest else [f"{there} is installed, {newest} is there"]
-
-
-def _installed(driver: Driver, system: System, have: Packages) -> Generator[PyinfraCommand, None, None]:
-    """The whole family in one transaction: of the version that all its packages have, what is of another flavour gone."""
-    yield from settled(system)
-    options = ""
-    if system.manager == "apt":
-        for command in apt.update._inner():
-            yield locked(command, setting="driver", cure="see whether apt-get update works on the host")
-    else:
-        options = "--disableexcludes=all --allowerasing"
-        if driver.module and have.stream != driver.module.partition(":")[2]:
-            # dnf.module would do for the enabling; a stream that is changed has to be reset before, in the same breath.
-            ours = f"[ -n '{have.stream}' ] || touch {STREAM}"
-            command = f"{ours}; dnf -q -y module reset nvidia-driver && dnf -q -y module enable {driver.module}"
-            yield locked(command, setting="driver", cure="see `dnf module list nvidia-driver` on the host")
-    available = host.get_fact(
-        AvailablePackages, manager=system.manager, names=[*driver.packages, *driver.kernel_packages]
-    )
-    try:
-        choice = choose(driver, have, available)
-    except NoVersion as error:
-        cure = "set driver_version or driver_branch to what there is, or add a repository that has it (docs/driver.md)"
-        yield failing(Problem(host.name, "driver", str(error), cure))
-        return
-    host.log(f"install driver {choice.driver} ({flavour(driver)} modules, from {driver.source})")
-    gone = sorted(name for name in have.found if other_flavour(driver, name))
-    joint = "=" if system.manager == "apt" else "-"
-    specs = [f"{name}{joint}{version}" for name, version in choice.packages.items()]
-    specs += [name for name in driver.kernel_packages if name not in choice.packages]
-    if system.manager == "apt":
-        specs += [f"{name}-" for name in gone]
-        options = "--allow-downgrades --allow-change-held-packages"
-    guard = _GUARD[system.manager].format(specs=" ".join(specs), options=options)
-    family = "|".join(driver.removable)
-    yield locked(
-        f"export LC_ALL=C; gone=$({guard} | grep -vE '^({family})' || :); [ -z \"$gone\" ] ||"
-        ' { echo "it would remove:" $gone; exit 1; }',
-        setting="driver",
-        cure="remove these by hand if they may go, or set driver_source to the origin of the driver that is there",
-    )
-    names = [*driver.packages, *driver.kernel_packages]
-    yield from installed(
-        system, names, specs, options, cure="read the lines above; docs/driver-troubleshooting.md has the usual causes"
-    )
 
 
 def _services(driver: Driver) -> Generator[PyinfraCommand, None, None]:
@@ -191,7 +120,7 @@ def _services(driver: Driver) -> Generator[PyinfraCommand, None, None]:
 
 def _reboot(driver: Driver, evidence: Evidence, reboots: Reboots) -> Generator[PyinfraCommand, None, None]:
     """Reboot, where that is the cure, the settings allow it, and the driver is proven for the kernel that comes next."""
-    findings = working(evidence, flavour=flavour(driver), fabric=driver.fabric)
+    findings = working(evidence, flavour=driver.flavour, fabric=driver.fabric)
     why = [finding.reason for finding in findings if finding.reboot]
     if not why and evidence.nouveau:
         why = ["nouveau holds the GPU"]
@@ -204,7 +133,7 @@ def _reboot(driver: Driver, evidence: Evidence, reboots: Reboots) -> Generator[P
             Problem(host.name, "reboot", f"{why[0]}; {reason}", "reboot the host when it suits, then deploy again")
         )
         return
-    blockers = before_reboot(evidence, flavour=flavour(driver))
+    blockers = before_reboot(evidence, flavour=driver.flavour)
     if blockers:
         yield failing(_told(evidence, driver, blockers, "no reboot, since the driver would not work after it: "))
         return
@@ -221,7 +150,7 @@ def _reboot(driver: Driver, evidence: Evidence, reboots: Reboots) -> Generator[P
 
 def _told(evidence: Evidence, driver: Driver, findings: tuple[Finding, ...], before: str = "") -> Problem:
     """The findings as one problem; where nvidia-smi itself fails, the one cause that the ladder ends in."""
-    first = findings[0] if before or evidence.smi == "ok" else ladder(evidence, flavour=flavour(driver))
+    first = findings[0] if before or evidence.smi == "ok" else ladder(evidence, flavour=driver.flavour)
     rest = "; ".join(finding.reason for finding in findings if finding.reason != first.reason)
     return Problem(
         host.name, "driver", f"{before}{first.reason}", first.cure, matters=f"also: {rest}" if rest else "",

@@ -48,7 +48,7 @@ set -e; export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 n=0; until dpkg --configure -a --force-confdef --force-confold && apt-get check -qq; do
   n=$((n+1)); [ $n -lt 60 ] || exit 1; echo 'waiting for another apt or dpkg'; sleep 5; done
 apt-mark auto $mine >/dev/null
-o='-o APT::AutoRemove::SuggestsImportant=0 -o APT::AutoRemove::RecommendsImportant=0 -o DPkg::Lock::Timeout=300'
+o='-o APT::AutoRemove::SuggestsImportant=0 -o APT::AutoRemove::RecommendsImportant=0 -o DPkg::Lock::Timeout=300 -o APT::Protect-Kernels=false'
 free=$(apt-get $o -s --purge autoremove)
 free=$(printf '%s\n' "$free" | sed -n 's/^\(Purg\|Remv\) \([^ ]*\).*/\2/p' | sed 's/:.*//')
 remove() {

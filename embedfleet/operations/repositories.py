@@ -23,12 +23,12 @@ _KEY = r"""
 set -e; t=$(mktemp -d); trap 'rm -rf "$t"' EXIT
 curl -fsSL --retry 3 --retry-all-errors --connect-timeout 20 --max-time 120 -o "$t/key" "$url"
 export GNUPGHOME=$t
-gpg --batch --quiet --import "$t/key" 2>"$t/said" || { cat "$t/said"; exit 1; }
-have=$(gpg --batch --with-colons --list-keys 2>/dev/null | awk -F: '$1=="pub"{p=1} p&&$1=="fpr"{print $10; p=0}')
+gpg --batch --no-autostart --quiet --import "$t/key" 2>"$t/said" || { cat "$t/said"; exit 1; }
+have=$(gpg --batch --no-autostart --with-colons --list-keys 2>/dev/null | awk -F: '$1=="pub"{p=1} p&&$1=="fpr"{print $10; p=0}')
 for want in $wanted; do
   case " "$(echo $have)" " in *" $want "*) ;; *) echo "$url has key $(echo $have), not $want"; exit 1 ;; esac
 done
-gpg --batch --armor --export $wanted >"$t/out"
+gpg --batch --no-autostart --armor --export $wanted >"$t/out"
 install -D -m 644 "$t/out" "$key.new" && mv -f "$key.new" "$key"
 """
 
@@ -84,8 +84,14 @@ def _ours(path: str) -> bool:
 
 
 def _listed(repository: Repository, lists: frozenset[str]) -> bool:
-    name = re.sub(r"^[a-z]+://", "", repository.uri).rstrip("/").replace("/", "_")  # apt's own way to name them
-    return any(each in (f"{name}_InRelease", f"{name}_Release", f"{name}_._InRelease") for each in lists)
+    return bool({f"{apt_name(repository.uri)}_{kind}" for kind in ("InRelease", "Release")} & lists)
+
+
+def apt_name(uri: str) -> str:
+    """Return how apt names the lists of a flat repository: the quoting is its own (apt-pkg/contrib/strutl.cc, URItoFileName)."""
+    path = re.sub(r"^[a-z]+://(?:[^/@]*@)?", "", uri).rstrip("/")
+    quoted = "".join(f"%{ord(each):02x}" if each in '\\|{}[]<>"^~_=!@#$%&*' else each for each in path)
+    return quoted.replace("/", "_")
 
 
 def _temp(path: str, text: str) -> str:

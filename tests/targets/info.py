@@ -24,13 +24,23 @@ def read_info(rig: Names) -> dict[str, Any]:
 def host_data(info: dict[str, Any], host: str) -> dict[str, Any]:
     """What is a target's own among the settings: group_data/docker.py has what all share."""
     target = TARGETS[host]
-    data: dict[str, Any] = {"conda_lock": info["conda"]["locks"][SUBDIRS[target.image]]}
+    data: dict[str, Any] = {"conda_lock": info["conda"]["locks"][SUBDIRS[target.image]]} | _nvidia(info, target.image)
     if host == "x86":
         return data
     # The stand-in, by the same tasks. Grace's row is built from source alone; the others reuse kernels of a wheel.
     # update-ca-certificates is some 500 processes: a second, and minutes under emulation. x86 and rhel have it tested.
     emulated = {} if target.machine == "x86_64" else {"site_ca_certificates": []}
     return {**data, **_standin(info, kernels=target.group != "grace"), **emulated}
+
+
+def _nvidia(info: dict[str, Any], image: str) -> dict[str, Any]:
+    """NVIDIA's packages from the mirror, signed with its key."""
+    repos = info["repos"]
+    return {
+        "nvidia_repository_url": repos["rpm" if image == "rhel9" else "apt"]["nvidia"],
+        "nvidia_key_fingerprints": [repos["keys"]["fingerprints"]["good"]],
+        "allow_http_repositories": True,
+    }
 
 
 def machine_data(info: dict[str, Any]) -> dict[str, Any]:

@@ -238,6 +238,7 @@ def test_versions_in_the_words_of_packages() -> None:
     assert driver_version("580.142-0ubuntu0.24.04.1") == "580.142"
     assert driver_version("6.8.0-139.139") == ""
     assert sorted(["580.173.02-0ubuntu1", "580.95.05-0ubuntu1", "3:580.142-1"], key=order)[-1].startswith("580.173")
+    assert max("6.8.0-138.138", "6.8.0-138.138+1", key=order) == "6.8.0-138.138+1", "rebuilt for a newer driver"
     assert not fits(DRIVER, "")
     assert not fits(DRIVER, "620.57.02")
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedfleet.facts.repositories import parse
+from embedfleet.operations.repositories import apt_name
 from embedfleet.repositories import OFF, Repository, place, switched_off
 from embedfleet.systems import DEBIAN, RHEL9
 
@@ -121,3 +122,9 @@ def test_what_a_host_has() -> None:
 @given(st.lists(st.text(max_size=60), max_size=30))
 def test_parsing_never_raises(lines: list[str]) -> None:
     parse(lines)
+
+
+def test_how_apt_names_its_lists() -> None:
+    assert apt_name("https://user:word@packages.example/cuda/repos/ubuntu2404/x86_64/") == (
+        "packages.example_cuda_repos_ubuntu2404_x86%5f64"
+    )
