@@ -59,6 +59,13 @@ def without_nvidia(text: str | None, before: str | None) -> str | None:
     return _written(config, text)
 
 
+def untouched(text: str | None) -> bool:
+    """Whether nothing of what we add is in the file: it is somebody's own, whatever we did to one before."""
+    config = parsed(text)
+    tables = [(config.get(table), key) for table, key in (("runtimes", "nvidia"), ("features", "cdi"))]
+    return not any(isinstance(inner, dict) and key in inner for inner, key in tables)
+
+
 def live_restore(text: str | None) -> bool:
     """Whether containers outlive a restart of docker."""
     try:

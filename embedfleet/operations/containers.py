@@ -56,7 +56,7 @@ systemctl try-restart containerd.service
 
 # The toolkit makes links for all devices that may come; what it does not know (and what a version without the command would make) is
 # linked by hand, so that this is done once.
-_LINKS = """nvidia-ctk system create-dev-char-symlinks --create-all >/dev/null 2>&1 || :
+_LINKS = """mkdir -p /dev/char; nvidia-ctk system create-dev-char-symlinks --create-all >/dev/null 2>&1 || :
 for n in @NODES@; do set -- $(stat -c '0x%t 0x%T' "$n"); [ -e "/dev/char/$(($1)):$(($2))" ] || ln -s "$n" "/dev/char/$(($1)):$(($2))"; done"""
 
 # The packages' own unit, which runs at boot and when modules change, writes to /var/run/cdi; it skips itself where it finds no module

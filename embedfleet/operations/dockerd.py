@@ -12,17 +12,18 @@ from pyinfra.api import FileUploadCommand, QuoteString, StringCommand
 from pyinfra.api.command import PyinfraCommand
 
 from embedfleet.containers import docker_cdi, sets_runtimes
-from embedfleet.daemonjson import Odd, live_restore, takes_cdi, with_nvidia, without_nvidia
+from embedfleet.daemonjson import Odd, live_restore, takes_cdi, untouched, with_nvidia, without_nvidia
 from embedfleet.facts.containers import DAEMON, KEPT, Containers, ContainerState
 from embedfleet.operations.shell import Told, failing
 from embedfleet.problems import Problem
 
-# $1: the file, links followed; $2: its new content. Owner and mode stay. dockerd tells about the content before it counts, where it
-# can (23 and newer). The first original is kept for uninstall.py.
+# $1: the file, links followed; $2: its new content; $3: "own" where nothing of ours is in it, so that it is the one to come back to
+# with uninstall.py. Owner and mode stay. dockerd tells about the content before it counts, where it can (23 and newer).
 _WRITE = f"""
 set -e; umask 022; k={KEPT}; new="$1.embedfleet-new"; mkdir -p "${{1%/*}}"; install -d -m 700 $k
-if [ ! -e $k/daemon.json ] && [ ! -e $k/daemon.json.none ]; then
-  if [ -e "$1" ]; then cp -a "$1" $k/daemon.new; mv -f $k/daemon.new $k/daemon.json; else : >$k/daemon.json.none; fi
+if [ "$3" = own ] || {{ [ ! -e $k/daemon.json ] && [ ! -e $k/daemon.json.none ]; }}; then
+  if [ -e "$1" ]; then cp -a "$1" $k/daemon.new; mv -f $k/daemon.new $k/daemon.json; rm -f $k/daemon.json.none
+  else : >$k/daemon.json.none; rm -f $k/daemon.json; fi
 fi
 rm -f $k/last; if [ -e "$1" ]; then cp -a "$1" "$new"; cp -a "$1" $k/last; else install -m 644 /dev/null "$new"; fi
 cat "$2" >"$new"; rm -f "$2"
@@ -65,8 +66,12 @@ def configured(state: Containers) -> Generator[PyinfraCommand, None, None]:
     if new is not None:
         host.log(f"add the NVIDIA runtime{' and CDI' if cdi else ''} to {state.daemon_path}")
         yield from _written(
-            state.daemon_path, new, _WRITE, cure="correct what dockerd says about the file, then deploy again"
+            state.daemon_path,
+            new,
+            f'set -- "$1" "$2" {"own" if untouched(state.daemon) else "ours"}; {_WRITE}',
+            cure="correct what dockerd says about the file, then deploy again",
         )
+        state = host.get_fact(ContainerState)
     if not state.info:  # it reads the file when it starts
         if state.unit("docker").active:
             host.log("docker runs and does not answer: it is not restarted")

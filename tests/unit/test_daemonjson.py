@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedfleet.daemonjson import Odd, live_restore, parsed, takes_cdi, with_nvidia, without_nvidia
+from embedfleet.daemonjson import Odd, live_restore, parsed, takes_cdi, untouched, with_nvidia, without_nvidia
 
 NVIDIA = {"args": [], "path": "nvidia-container-runtime"}
 
@@ -128,3 +128,9 @@ def test_live_restore() -> None:
     assert not live_restore('{"live-restore": false}')
     assert not live_restore(None)
     assert not live_restore("{")
+
+
+@given(texts, st.booleans())
+def test_whose_file_it_is(text: str, cdi: bool) -> None:
+    new = with_nvidia(text, cdi=cdi)
+    assert not untouched(text if new is None else new)
