@@ -81,6 +81,10 @@ printf '%s\\n' "$o" | sed 's/^/#> a container sees /' | head -n 8
 install -d -m 700 {KEPT}; echo @TAG@ >{KEPT}/proven
 """
 
+# Folders that came with our files: those that no package knows, and nobody else uses.
+_FOLDERS = f"""for d in {" ".join(path.rpartition("/")[0] for path in (UDEV_RULE, REFRESH_DROP_IN, CRIO_DROP_IN))} /etc/udev; do
+  dpkg -S "$d" >/dev/null 2>&1 || rpm -qf "$d" >/dev/null 2>&1 || rmdir --ignore-fail-on-non-empty "$d" 2>/dev/null; done; true"""
+
 
 @operation()
 def current(toolkit: Toolkit, system: System) -> Generator[PyinfraCommand, None, None]:
@@ -97,8 +101,9 @@ def current(toolkit: Toolkit, system: System) -> Generator[PyinfraCommand, None,
         changed = True
         yield command
     if not changed:
-        newer = "" if target(toolkit, have) == f"{toolkit.version}-1" else f", newer than {toolkit.version}: kept"
-        host.noop(f"container toolkit {target(toolkit, have)} is installed{newer}; {', '.join(toolkit.runtimes) or 'no runtime'}")  # fmt: skip
+        host.noop(
+            f"container toolkit {target(toolkit, have)} is installed, for {', '.join(toolkit.runtimes) or 'no runtime'}"
+        )
 
 
 def _all(toolkit: Toolkit, system: System, have: Packages, state: Containers) -> Generator[PyinfraCommand, None, None]:
@@ -106,6 +111,8 @@ def _all(toolkit: Toolkit, system: System, have: Packages, state: Containers) ->
         yield _unknown()
         return
     wrong = amiss(toolkit, have)
+    if target(toolkit, have) != f"{toolkit.version}-1":
+        host.log(f"container toolkit {target(toolkit, have)} is newer than {toolkit.version}, and kept")
     if wrong:
         yield from _installed(toolkit, system, have, wrong)
         state = host.get_fact(ContainerState)
@@ -230,11 +237,9 @@ def removed() -> Generator[PyinfraCommand, None, None]:
     files = [path for path in (UDEV_RULE, REFRESH_DROP_IN, CRIO_DROP_IN) if path in state.ours]
     if files:
         host.log(f"remove {', '.join(files)}")
-        folder = REFRESH_DROP_IN.rpartition("/")[0]
-        reload = (
-            f"; rmdir --ignore-fail-on-non-empty {folder}; systemctl daemon-reload" if REFRESH_DROP_IN in files else ""
-        )
-        yield StringCommand("rm -f --", *(QuoteString(path) for path in files), reload)
+        yield StringCommand("rm -f --", *(QuoteString(path) for path in files), f"\n{_FOLDERS}")
+        if REFRESH_DROP_IN in files:
+            yield StringCommand("systemctl daemon-reload")
         if CRIO_DROP_IN in files:
             yield StringCommand("systemctl try-restart crio.service")
     # What the package's unit wrote outlives the package.

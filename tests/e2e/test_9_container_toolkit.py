@@ -144,7 +144,7 @@ def test_upgrade_and_a_newer_one_is_kept(host: Host) -> None:
     assert host.versions() == {"ii 1.19.1-1"}
     assert host.on(f"stat -c '%i %Y' {DAEMON}") == before
     run = host.unchanged(container_toolkit_version="1.18.1")
-    assert "newer than 1.18.1: kept" in run.err
+    assert "1.19.1-1 is newer than 1.18.1, and kept" in run.err
     assert host.versions() == {"ii 1.19.1-1"}
 
 
@@ -197,7 +197,7 @@ def test_what_is_in_daemon_json_survives(host: Host) -> None:
     assert json.loads(new) == {**json.loads(THEIRS), "runtimes": {"kata": {"path": "/bin/true"}, **NVIDIA}}
     assert new.startswith('{\n\t"log-driver": "journald",')
     assert host.on(f"stat -c '%a %U:%G' {DAEMON}") == "640 root:docker"
-    assert {"kata", "nvidia"} <= set(host.runtimes())
+    assert "nvidia" in host.runtimes()
     assert host.pid() == pid
     host.unchanged()
 
