@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from embedfleet.checks import disk_needed
+from embedfleet.facts.packages import order
 from embedfleet.facts.survey import Survey
 from embedfleet.plan import Plan, jobs
 from embedfleet.versions import fits
@@ -55,7 +56,7 @@ def forecast(plan: Plan, survey: Survey, why: str = "") -> Forecast:
     packages = [f"{name}: to be installed" for name in plan.packages if survey.managers and name not in survey.packages]
     if old != version:
         packages.append(f"vLLM {old or 'none'} -> {version}")
-    packages += _driver(plan, survey)
+    packages += [*_driver(plan, survey), *_containers(plan, survey)]
     if fetch:
         packages.append(f"model -> {plan.settings.model_id}@{plan.settings.model_revision}")
     model = plan.settings.model
@@ -98,6 +99,19 @@ def _driver(plan: Plan, survey: Survey) -> list[str]:
     if plan.toolkit and "nvcc" not in survey.compilers:
         found.append(f"{plan.toolkit}: to be installed")
     return found
+
+
+def _containers(plan: Plan, survey: Survey) -> list[str]:
+    """What becomes of the container toolkit, as far as the survey tells."""
+    wanted, there = plan.containers, survey.packages.get("nvidia-container-toolkit", "")
+    if wanted is None:
+        return []
+    if order(there) > order(f"{wanted.version}-1"):
+        return [f"container toolkit {there}: kept, as it is newer than {wanted.version}"]
+    if order(there) == order(f"{wanted.version}-1"):
+        return []
+    for_whom = f", for {', '.join(wanted.runtimes)}" if wanted.runtimes else ""
+    return [f"container toolkit {there or 'none'} -> {wanted.version}{for_whom}"]
 
 
 def _reboots(plan: Plan, survey: Survey) -> bool:

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from embedfleet.containers import Toolkit, plan_toolkit, toolkit_files, toolkit_repository
 from embedfleet.driver import Driver, cuda_home, cuda_toolkit, plan_driver
 from embedfleet.driver import repository as nvidia_repository
 from embedfleet.facts.state import ROOT
@@ -66,6 +67,7 @@ class Plan:
     repositories: tuple[Repository, ...]
     driver: Driver
     toolkit: str  # package of the CUDA toolkit; "" for none
+    containers: Toolkit | None  # NVIDIA's container toolkit; None for not ours
     serving: bool  # whether a release runs there now
     machine: str
 
@@ -136,7 +138,8 @@ def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey,
     }
     driver = plan_driver(settings, platform, system, survey)
     toolkit = cuda_toolkit(settings, platform)
-    repositories = _repositories(settings, system, survey, driver, toolkit)
+    containers = plan_toolkit(settings, platform, survey)
+    repositories = _repositories(settings, system, survey, driver, toolkit, containers)
     version = platform.version(settings.vllm_version)
     unit_files = units(settings, platform, sources)
     # The unit's text is part of the release: a changed unit takes the same proven way to the instances as a new engine.
@@ -152,7 +155,11 @@ def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey,
         engine=engine,
         model=Part("models", model_id, model_spec, 14400 + 600),
         release_part=Part("releases", release, release_spec, 600),
-        files=(*managed_files(settings, system, sources, unit_files), *driver_files(driver, system)),
+        files=(
+            *managed_files(settings, system, sources, unit_files),
+            *driver_files(driver, system),
+            *toolkit_files(containers),
+        ),
         system=system,
         accounts=(settings.service_user, BUILD_USER),
         directories=_directories(),
@@ -162,17 +169,20 @@ def make_plan(host: str, settings: Settings, platform: Platform, survey: Survey,
         repositories=repositories,
         driver=driver,
         toolkit=toolkit,
+        containers=containers,
         serving=bool(survey.current),
         machine=survey.machine,
     )
 
 
 def _repositories(
-    settings: Settings, system: System, survey: Survey, driver: Driver, toolkit: str
+    settings: Settings, system: System, survey: Survey, driver: Driver, toolkit: str, containers: Toolkit | None
 ) -> tuple[Repository, ...]:
     """What the host's packages of ours come from beside the distribution's own sources."""
     needed = toolkit or (driver.action == "install" and driver.source == "nvidia")
     found = [nvidia_repository(settings, system, survey)] if needed else []
+    if containers:
+        found.append(toolkit_repository(settings, system, survey))
     return tuple(repository for repository in found if repository)
 
 

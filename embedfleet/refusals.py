@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from embedfleet.containers import ARCHITECTURES, SAFE, toolkit_repository, wants_toolkit
 from embedfleet.driver import (
     DISTRIBUTIONS,
     LAST_PROPRIETARY,
@@ -22,6 +23,7 @@ from embedfleet.gpus import GPUS, VFIO, blackwell
 from embedfleet.platforms import Platform
 from embedfleet.problems import Problem
 from embedfleet.recognise import ac922, capabilities
+from embedfleet.repositories import Repository
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
 from embedfleet.stack import GLIBC, MIN_CAPABILITY, OWN_FLAGS, REMOVED_FLAGS, VERSIONS, numbers
@@ -32,7 +34,7 @@ def stack_problems(
     host: str, settings: Settings, platform: Platform, survey: Survey, sources: Sources
 ) -> list[Problem]:
     """Return what does not go together on `host`."""
-    rules = (_device, _silicon, _gpu, _driver, _libraries, _python, _flags)
+    rules = (_device, _silicon, _gpu, _driver, _containers, _libraries, _python, _flags)
     return [
         Problem(host, setting, reason, cure, fatal, matters, source)
         for rule in rules
@@ -245,15 +247,53 @@ def _repository(settings: Settings, platform: Platform, survey: Survey) -> Found
             f"use {', '.join(sorted(' '.join(each) for each in DISTRIBUTIONS))}; or bring driver and CUDA yourself: driver = 'keep', cuda_toolkit = 'none'",
             source="docs/driver.md",
         )
-    elif not settings.allow_http_repositories and not all(
-        url.startswith("https://") for url in (found.uri, found.key_url)
-    ):
+    elif not settings.allow_http_repositories and not _secure(found):
+        yield _plain("nvidia_repository_url", found)
+
+
+def _secure(found: Repository) -> bool:
+    return all(url.startswith("https://") for url in (found.uri, found.key_url))
+
+
+def _plain(setting: str, found: Repository) -> tuple[str, str, str, bool, str, str]:
+    return _no(
+        setting,
+        f"{found.uri if found.uri.startswith('http:') else found.key_url} is not https",
+        "use https, or set allow_http_repositories = True for a mirror that you trust the way to",
+        matters="proxies on the way break signatures, and anybody on it sees what is installed",
+        source="NVIDIA/deepops#732",
+    )
+
+
+def _containers(settings: Settings, platform: Platform, survey: Survey, _: Sources) -> Found:
+    system = system_of(survey)
+    if system is None or not wants_toolkit(settings, platform, survey):
+        return
+    if survey.machine not in ARCHITECTURES:
         yield _no(
-            "nvidia_repository_url",
-            f"{found.uri} is not https",
-            "use https, or set allow_http_repositories = True for a mirror that you trust the way to",
-            matters="proxies on the way break signatures, and anybody on it sees what is installed",
-            source="NVIDIA/deepops#732",
+            "container_toolkit",
+            f"there is no container toolkit for {survey.machine}",
+            "leave container_toolkit at auto",
+            matters="its packages for ppc64le were removed, and CUDA has none for POWER either",
+            source="NVIDIA/nvidia-container-toolkit#1339",
+        )
+        return
+    if platform.device != "cuda":
+        yield _no(
+            "container_toolkit",
+            f"{platform.name} is a row for {platform.device}: containers would find no GPU",
+            "leave container_toolkit at auto, or name the platform of the GPU",
+        )
+    found = toolkit_repository(settings, system, survey)
+    if found and not settings.allow_http_repositories and not _secure(found):
+        yield _plain("container_toolkit_url", found)
+    if numbers(settings.container_toolkit_version) < SAFE:
+        yield _no(
+            "container_toolkit_version",
+            f"a container can take the host over by {settings.container_toolkit_version}",
+            f"set it to {'.'.join(map(str, SAFE))} or newer",
+            source="CVE-2025-23266",
+            fatal=False,
         )
 
 

@@ -163,6 +163,28 @@ class Settings(_Strict):
     cuda_toolkit: Annotated[str, StringConstraints(pattern=r"^(none|cuda-toolkit-\d+-\d+)$")] | None = Field(
         None, description="package of the CUDA toolkit; none: it is there already; None: the platform row's"
     )
+    container_toolkit: Literal["auto", "install", "none"] = Field(
+        "auto",
+        description="NVIDIA Container Toolkit; auto: where the platform has GPUs and a container runtime is there, DGX OS excepted",
+    )
+    container_toolkit_version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+$")] = Field(
+        "1.19.1", description="exact version; a newer one that is installed is kept"
+    )
+    container_runtimes: list[Literal["docker", "containerd", "crio", "podman"]] | None = Field(
+        None, description="what it is configured for; None: what is there (containerd where it is not merely docker's)"
+    )
+    container_toolkit_url: str = Field(
+        "https://nvidia.github.io/libnvidia-container",
+        pattern=r"^https?://",
+        description="its packages, or a mirror of them",
+    )
+    container_toolkit_key_url: str | None = Field(None, description="key of that repository; None: gpgkey beside it")
+    container_toolkit_key_fingerprints: list[Fingerprint] | None = Field(
+        None, min_length=1, description="of the keys that may sign there; None: NVIDIA's own"
+    )
+    container_toolkit_image: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w./:@-]*$")] | None = Field(
+        None, description="image with a C library, in which nvidia-smi proves each change; None: no such proof"
+    )
     # --- host -------------------------------------------------------------------------------------------------------
     site_ca_certificates: list[str] = Field([], description="PEM files of the site's own authorities")
     on_refused: Literal["skip", "stop"] = Field(

@@ -8,7 +8,7 @@ from pyinfra.api import deploy
 from embedfleet import report
 from embedfleet.facts.installed import EmbedfleetInstalled
 from embedfleet.facts.survey import HostSurvey
-from embedfleet.operations import removal
+from embedfleet.operations import containers, removal
 from embedfleet.problems import Problem
 from embedfleet.systems import DEBIAN, system_of
 
@@ -35,6 +35,7 @@ def uninstall() -> None:
         state.failed_hosts.add(state.inventory.get_host(host.name))
         return
     removal.units(name="Units", files=found.units, running=found.running)
+    containers.removed(name="Container runtimes")  # before the programs go that it is done with
     removal.packages(name="Packages", names=found.packages, system=system)
     removal.sources(name="Package sources", replaced=found.replaced, stream=found.stream)
     removal.certificates(name="Site certificates", paths=found.certificates, system=system)

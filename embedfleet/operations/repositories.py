@@ -19,6 +19,7 @@ from embedfleet.systems import System
 
 # No operation of pyinfra's fits: apt.key takes whatever the server has, and does not notice another key later. Only keys whose
 # fingerprint is pinned are exported into the file that signatures are checked with; whatever else the server sent is dropped.
+# No agent: Debian's gpg comes without one, and then ends an import that went well with 2 (seen on Debian 12).
 _KEY = r"""
 set -e; t=$(mktemp -d); trap 'rm -rf "$t"' EXIT
 curl -fsSL --retry 3 --retry-all-errors --connect-timeout 20 --max-time 120 -o "$t/key" "$url"

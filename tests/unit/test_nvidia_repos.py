@@ -301,7 +301,7 @@ def test_ctk_writes_toml_once(tmp_path: Path, runtime: str) -> None:
     tomllib = pytest.importorskip("tomllib")
     config = tmp_path / "config.toml"
     config.write_text("version = 2\n\n[other]\n  key = 1\n")
-    words = ("runtime", "configure", f"--runtime={runtime}", f"--config={config}", "--cdi.enabled", "--set-as-default")
+    words = ("runtime", "configure", f"--runtime={runtime}", f"--config={config}", "--drop-in-config=", "--cdi.enabled", "--set-as-default")  # fmt: skip
     assert _ctk(tmp_path, *words).returncode == 0
     first = config.read_text()
     assert _ctk(tmp_path, *words).returncode == 0
@@ -314,6 +314,17 @@ def test_ctk_writes_toml_once(tmp_path: Path, runtime: str) -> None:
         assert cri["containerd"]["runtimes"]["nvidia"]["options"]["BinaryName"] == "/usr/bin/nvidia-container-runtime"
     else:
         assert found["crio"]["runtime"]["runtimes"]["nvidia"]["runtime_type"] == "oci"
+
+
+def test_ctk_writes_a_drop_in_and_imports_it(tmp_path: Path) -> None:
+    config, drop = tmp_path / "config.toml", tmp_path / "conf.d/99-nvidia.toml"
+    config.write_text("# words\nversion = 2\n\n[other]\n  key = 1\n")
+    words = ("runtime", "configure", "--runtime=containerd", f"--config={config}", f"--drop-in-config={drop}")
+    for _ in range(2):
+        assert _ctk(tmp_path, *words).returncode == 0
+        assert config.read_text() == f'imports = ["{tmp_path}/conf.d/*.toml"]\nversion = 2\n\n[other]\n  key = 1\n'
+    assert "runtimes.nvidia" in drop.read_text()
+    assert "other" not in drop.read_text()
 
 
 def test_ctk_tells_its_version(tmp_path: Path) -> None:

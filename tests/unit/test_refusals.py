@@ -41,8 +41,8 @@ def refused(host: str | Survey, row: str = "auto", **settings: Any) -> dict[str,
     return {problem.setting: problem for problem in fatal}
 
 
-def plan(host: str, **settings: Any) -> Plan:
-    found = survey(host)
+def plan(host: str | Survey, **settings: Any) -> Plan:
+    found = survey(host) if isinstance(host, str) else host
     return make_plan("h1", Settings(**settings), choose("h1", "auto", found), found, SOURCES)
 
 
