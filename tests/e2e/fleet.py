@@ -140,7 +140,7 @@ class Fleet:
         assert told == "0", f"waited {limit:.0f} s for {condition}"
 
     def reboot(self, limit: float = 180) -> None:
-        """Reboot a target that can (on demand, in naming.py), and wait until it has booted."""
+        """Reboot a target that can (on demand, in naming.py), and wait until it has booted: boot_id is another one, as on a server."""
         boot = "cat /proc/sys/kernel/random/boot_id"
         before = self.on_target(boot)
         self.on_target("systemctl reboot", check=False)

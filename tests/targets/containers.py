@@ -160,7 +160,12 @@ def create_target(names: Names, host: str, image: str, public_key: str, hardware
     if TARGETS[host].on_demand:
         # systemd's way to reboot in a container is to end, and Docker starts it again: same files, and the same address if asked for
         words += ["--restart", "unless-stopped"]
-        words += ["--ip", kept_address(known, host)] if (known := subnet(names.network)) else []
+        if known := subnet(names.network):
+            words += ["--ip", kept_address(known, host)]
+        else:
+            say(
+                f"{host} may get another address when it reboots: {names.network} is an older rig's (`rig down`, then `up`)"
+            )
     words += [image, "/bin/sh", "-c", f"{start} && exec /sbin/init"]
     return ensure_container(
         name, words, presented, before=lambda: write(folder, HARDWARE[hardware]) if hardware else None
