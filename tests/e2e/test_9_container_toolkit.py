@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -42,13 +43,13 @@ esac
 class Host:
     """The target, with the settings of a host that has GPUs."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, kind: str = "apt") -> None:
         self.fleet = fleet
         repos = fleet.info["repos"]
         self.containerd = ""  # checksum of its configuration
         self.settings = {
             "container_toolkit": "install",
-            "container_toolkit_url": repos["apt"]["libnvidia-container"],
+            "container_toolkit_url": repos[kind]["libnvidia-container"],
             "container_toolkit_key_fingerprints": [repos["keys"]["fingerprints"]["good"]],
             "allow_http_repositories": True,
             "vllm_requirements": "files/locks/engine-0.32.0-cpu-x86_64.lock",
@@ -352,3 +353,25 @@ def test_what_was_changed_since_stays(host: Host) -> None:
     assert json.loads(host.on(f"cat {DAEMON}")) == {"debug": True}
     assert "nvidia" not in host.runtimes()
     host.on(f"rm {DAEMON}; systemctl restart docker.service")
+
+
+def test_dnf_installs_upgrades_keeps_and_removes(fleet: Fleet) -> None:
+    host = Host(replace(fleet, target="rhel", runs=500), "rpm")
+    base = f"[base]\nname=base\nbaseurl={fleet.info['repos']['rpm']['rhel']}/9/x86_64\ngpgcheck=0\n"
+    host.write("/etc/yum.repos.d/base.repo", base)  # of a shell, which the packages' scripts need
+    query = f"rpm -q --qf '%{{VERSION}}-%{{RELEASE}}\\n' {PROGRAMS} | sort -u"
+    try:
+        assert NAME in host.ok(container_toolkit_version="1.18.1").changed
+        host.unchanged(container_toolkit_version="1.18.1")
+        assert host.ok().changed == [NAME]
+        host.unchanged(container_toolkit_version="1.18.1")
+        assert host.on(query) == "1.19.1-1"
+    finally:
+        run = host.fleet.pyinfra("uninstall.py", "-y")
+        host.on("rm -f /etc/yum.repos.d/base.repo")
+    assert run.code == 0, run.err
+    assert "is not installed" in host.on(f"rpm -q {PROGRAMS}", check=False)
+    assert (
+        host.on("ls -d /etc/udev/rules.d /etc/systemd/system/nvidia-cdi-refresh.service.d 2>/dev/null", check=False)
+        == ""
+    )
