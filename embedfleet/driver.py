@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from embedfleet.facts.survey import Survey
-from embedfleet.facts.system import flavour, newest_kernel
+from embedfleet.facts.system import newest_kernel
 from embedfleet.gpus import blackwell
 from embedfleet.platforms import Platform
 from embedfleet.recognise import capabilities
@@ -61,7 +61,7 @@ _GLOBS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Driver:
     """What a host's driver is to be.
 
@@ -91,6 +91,10 @@ class Driver:
     fabric: bool = False
     imex_nodes: tuple[str, ...] = ()
     removable: tuple[str, ...] = FAMILY
+
+    def __repr__(self) -> str:
+        """Short: pyinfra prints an operation's arguments."""
+        return f"{self.version or self.branch} from {self.source}" if self.action == "install" else self.action
 
     @property
     def dkms(self) -> bool:
@@ -172,9 +176,10 @@ def _names(source: str, system: System, survey: Survey, branch: int, open_module
         suffix = f"{branch}-server"
         flavoured = f"{suffix}-open" if open_modules else suffix
         names = [f"{base}-{suffix}" for base in ("nvidia-kernel-common", "libnvidia-compute", "libnvidia-cfg1", "nvidia-compute-utils", "nvidia-utils")]  # fmt: skip
-        # By kernel and by flavour: the metapackage brings modules along with later kernels.
-        metas = [name.removeprefix("linux-image-") for name in survey.kernel_metas] or [flavour(survey.kernel)]
-        return names, [f"linux-modules-nvidia-{flavoured}-{each}" for each in (*kernels, *metas) if each]
+        # By kernel; and by flavour where the host follows a kernel metapackage, so that later kernels bring theirs along. A host
+        # without one has its kernel pinned, and a metapackage would pull another kernel in (techno-tim.github.io#371).
+        metas = [name.removeprefix("linux-image-") for name in survey.kernel_metas]
+        return names, [f"linux-modules-nvidia-{flavoured}-{each}" for each in (*kernels, *metas)]
     headers = [f"linux-headers-{each}" for each in kernels]
     headers += [name.replace("linux-image-", "linux-headers-") for name in survey.kernel_metas]
     if survey.os_id != "ubuntu":

@@ -20,7 +20,7 @@ OFF = "# switched off by embedfleet, which has its own entry for this place: "
 DPKG_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64el"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Repository:
     """A package repository with a pinned key.
 
@@ -40,6 +40,10 @@ class Repository:
     fingerprints: tuple[str, ...]
     signed: tuple[str, ...] = ("packages",)
     held: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """The name alone: a URI may hold a mirror's password."""
+        return self.name
 
     def key(self, system: System) -> str:
         """Where its key is on the host; the name has the fingerprints, so that another pin is another file."""

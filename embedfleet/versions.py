@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from embedfleet.driver import Driver
-from embedfleet.facts.packages import Package, Packages, order
+from embedfleet.facts.packages import Offer, Package, Packages, order
 
 
 class NoVersion(Exception):
@@ -82,15 +82,19 @@ def other_flavour(driver: Driver, name: str) -> bool:
     return built is not None
 
 
-def choose(driver: Driver, have: Packages, available: Mapping[str, Sequence[str]]) -> Choice:
+def choose(driver: Driver, have: Packages, available: Mapping[str, Sequence[Offer]]) -> Choice:
     """Return the version to install: one that every package of the family has.
 
     Without a wish it is the one that is there, if it is of the branch, so that a deploy changes no driver by itself.
 
     :raises NoVersion: where there is none
     """
-    by_package = {name: {driver_version(v): v for v in reversed(available.get(name, ()))} for name in driver.packages}
+    by_package = {
+        name: {driver_version(offer.version): offer.version for offer in reversed(available.get(name, ()))}
+        for name in driver.packages
+    }
     unknown = [name for name, versions in by_package.items() if not versions]
+    unknown += [name for name in driver.kernel_packages if name not in available and name not in have.found]
     if unknown:
         raise NoVersion(f"the host's package sources have no {', '.join(unknown)}")
     common = set.intersection(*(set(versions) for versions in by_package.values()))
@@ -102,7 +106,15 @@ def choose(driver: Driver, have: Packages, available: Mapping[str, Sequence[str]
     installed = _installed(driver, have.found)
     if not driver.version and installed in fitting:
         chosen = installed
-    return Choice(chosen, {name: versions[chosen] for name, versions in by_package.items()})
+    packages = {name: versions[chosen] for name, versions in by_package.items()}
+    for name in driver.kernel_packages:
+        fit = [offer for offer in available.get(name, ()) if order(offer.needs) <= order(chosen)]
+        if not fit and available.get(name):
+            needs = available[name][-1].needs
+            raise NoVersion(f"{name} is there for driver {needs} and newer, not for {chosen}")
+        if fit and any(offer.needs for offer in fit):
+            packages[name] = fit[0].version  # newest first
+    return Choice(chosen, packages)
 
 
 def _installed(driver: Driver, found: Mapping[str, Package]) -> str:

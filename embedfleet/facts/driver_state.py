@@ -136,3 +136,9 @@ def version_in(text: str) -> str:
     """Return the driver version that a text holds, "" for none."""
     found = _VERSION.search(text)
     return found[1] if found else ""
+
+
+def kernel_in_path(path: str) -> str:
+    """Return the kernel that a module's file belongs to: /lib/modules/KERNEL/..., "" for another path."""
+    found = re.search(r"/lib/modules/([^/\s]+)/", path)
+    return found[1] if found else ""

@@ -5,11 +5,18 @@ Never raises. `None` and "" are *unknown*, which is never "there is none"; what 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pyinfra.api import FactBase, StringCommand
 
+from embedfleet.facts import evidence_parse as read
 from embedfleet.facts.driver_state import Holder, KernelModule, MokKey, Package, PciFunction, Service, SmiGpu
+from embedfleet.facts.evidence_script import script
+from embedfleet.facts.gpu import parse_driver
+from embedfleet.facts.next_kernel import next_kernel
+from embedfleet.facts.script import sections
+from embedfleet.facts.system import parse_secure_boot
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Evidence:
     :param nodes: device files, e.g. /dev/nvidia0, /dev/nvidiactl
     :param disabled: lines of modprobe.d that keep the module from loading, each with its file
     :param cmdline: arguments of the running kernel that keep it from loading
-    :param nouveau_off: whether nouveau is blacklisted, by modprobe.d or for the running kernel
+    :param nouveau_off: whether that driver (nouveau, where neither is loaded) is blacklisted, by modprobe.d or the running kernel
     :param secure_boot: whether the firmware enforces signatures
     :param lockdown: the kernel's lockdown: none, integrity, confidentiality
     :param sig_enforce: whether the kernel was told to take signed modules alone
@@ -41,6 +48,7 @@ class Evidence:
     :param dkms: lines of `dkms status` on nvidia
     :param build_log: the failed DKMS build: its kernel's line, then the lines that tell why
     :param log: the last lines of the kernel's log on the driver; None where it may not be read
+    :param manager: what installed the packages: dpkg, rpm, "" for unknown
     :param packages: NVIDIA's packages, and others whose installation is broken and that the driver needs; None for unknown
     :param services: nvidia-persistenced, nvidia-fabricmanager, nvidia-imex; None without systemd
     :param holders: who has the driver open
@@ -73,6 +81,7 @@ class Evidence:
     dkms: tuple[str, ...] = ()
     build_log: tuple[str, ...] = ()
     log: tuple[str, ...] | None = None
+    manager: str = ""
     packages: tuple[Package, ...] | None = None
     services: tuple[Service, ...] | None = None
     holders: tuple[Holder, ...] = ()
@@ -136,7 +145,7 @@ class DriverEvidence(FactBase[Evidence]):
     default = Evidence
 
     def command(self) -> StringCommand:
-        return StringCommand("true")
+        return StringCommand(script())
 
     def process(self, output: list[str]) -> Evidence:
         return parse(list(output))
@@ -144,4 +153,53 @@ class DriverEvidence(FactBase[Evidence]):
 
 def parse(output: list[str]) -> Evidence:
     """Parse the script's output; unknown or garbled sections become unknown values."""
-    raise NotImplementedError
+    told = sections(output)
+
+    def lines(name: str) -> list[str]:
+        return told.get(name, [])
+
+    def first(name: str) -> str:
+        return next((line.strip() for line in lines(name)), "")[:500]
+
+    kernel = first("kernel")
+    next_one, remark = next_kernel(kernel, lines("images"), first("grubby"), first("link"), lines("grub"))
+    banner = parse_driver(first("banner"), first("loaded"), "", "", [], "", False)
+    others = {line.strip() for line in lines("others")}
+    gpus, smi = read.smi_gpus(lines("smi"))
+    disabled, off = read.disabled(lines("modprobe"))
+    arguments, off_now = read.cmdline(" ".join(lines("cmdline")))
+    lockdown = re.search(r"\[(\w+)\]", first("lockdown"))
+    log = lines("log")
+    return Evidence(
+        complete="end" in told,
+        boot=first("boot"),
+        kernel=kernel,
+        next_kernel=next_one,
+        next_remark=remark,
+        modules=read.modules(lines("modules"), lines("files"), lines("dkms")),
+        loaded=banner.loaded,
+        loaded_open=banner.loaded_open,
+        nouveau="nouveau" in others,
+        nova="nova_core" in others,
+        userspace=read.userspace(lines("linked"), lines("libraries")),
+        smi=smi,
+        gpus=gpus,
+        pci=read.pci(lines("pci")),
+        nodes=tuple(line.strip() for line in lines("nodes")),
+        disabled=disabled,
+        cmdline=arguments,
+        nouveau_off=(others or {"nouveau"}) <= off | off_now,
+        secure_boot=parse_secure_boot(lines("secureboot")),
+        lockdown=lockdown[1] if lockdown else "",
+        sig_enforce={"Y": True, "N": False}.get(first("sigenforce")),
+        trusted=read.trusted(lines("keys")),
+        mok=read.mok(lines("mok")),
+        dkms=tuple(line.strip() for line in lines("dkms")),
+        build_log=tuple(line.rstrip()[:300] for line in lines("build")[:16]),
+        log=tuple(line.rstrip()[:400] for line in log[1:61]) if log and log[0].strip() == "readable" else None,
+        manager=first("packages") if first("packages") in ("dpkg", "rpm") else "",
+        packages=read.packages(lines("packages")),
+        services=read.services(lines("services")),
+        holders=read.holders(lines("holders")),
+        reboot_required=", ".join(line.strip() for line in lines("reboot"))[:500],
+    )

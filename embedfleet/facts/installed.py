@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pyinfra.api import FactBase, StringCommand
 
+from embedfleet.facts.packages import STREAM
+from embedfleet.facts.repositories import REPLACED
 from embedfleet.facts.state import ROOT
 from embedfleet.systems import SYSTEMS
 
@@ -20,6 +22,16 @@ PATHS = (
     "/run/embedfleet-vllm",
     "/run/embedfleet-candidate",
     "/usr/local/sbin/embedfleetctl",
+)
+#: Files of ours in folders that are others' too. The driver's patterns are last, so that no daily upgrade comes before.
+SHARED = (
+    "/etc/apt/sources.list.d/embedfleet-*",
+    "/etc/yum.repos.d/embedfleet-*",
+    "/usr/share/keyrings/embedfleet-*",
+    "/etc/pki/rpm-gpg/embedfleet-*",
+    "/etc/modprobe.d/embedfleet-*",
+    "/etc/apt/preferences.d/embedfleet-*",
+    "/etc/apt/apt.conf.d/*embedfleet-*",
 )
 UNITS = "/etc/systemd/system"
 _ANCHORS = " ".join(sorted({f"{system.anchors}/embedfleet-*" for system in SYSTEMS}))
@@ -37,6 +49,8 @@ class Installed:
     :param packages: installed packages that a deploy brought
     :param paths: folders and files
     :param certificates: authorities of the site that a deploy had the system trust
+    :param replaced: others' package sources in which a deploy switched something off; the originals are kept in REPLACED
+    :param stream: whether a deploy enabled a dnf module stream of the driver
     :param record: whether the record of accounts and packages is still there
     """
 
@@ -47,6 +61,8 @@ class Installed:
     packages: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     certificates: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    stream: bool = False
     record: bool = False
     unknown: str = ""
 
@@ -84,6 +100,9 @@ for f in {" ".join(PATHS)}; do
   fi
   echo "path $f"
 done
+for f in {" ".join(SHARED)}; do [ -e "$f" ] && echo "path $f"; done
+[ -e {REPLACED} ] && find {REPLACED} -type f | sed 's|^{REPLACED}|replaced |'
+[ -e {STREAM} ] && echo stream
 for f in {_ANCHORS}; do [ -e "$f" ] && echo "certificate $f"; done
 [ -e $r ] && echo record
 echo end
@@ -122,6 +141,8 @@ def parse(output: list[str]) -> Installed:
         packages=of("package"),
         paths=of("path"),
         certificates=of("certificate"),
+        replaced=of("replaced"),
+        stream="stream" in found,
         record="record" in found,
         unknown="; ".join(of("unknown")) if "end" in found else "the host did not answer to the end",
     )

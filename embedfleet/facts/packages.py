@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from pyinfra.api import FactBase, QuoteString, StringCommand
@@ -10,6 +11,8 @@ from embedfleet.facts.cpu import integer
 
 #: Touched when a file that goes into the initramfs changes, gone when it is rebuilt.
 INITRAMFS_STALE = "/var/lib/embedfleet/initramfs.stale"
+#: There where a deploy enabled a dnf module stream of the driver, which uninstall.py takes back.
+STREAM = "/var/lib/embedfleet/module.ours"
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ class DriverPackages(FactBase[Packages]):
         return parse_installed(list(output))
 
 
+_GONE = ("n", "c")  # dpkg's second letter of a package that is not installed, or of which only configuration is left
+
+
 def parse_installed(output: list[str]) -> Packages:
     """Parse `status|name|version[|nevra]` lines."""
     found: dict[str, Package] = {}
@@ -78,44 +84,67 @@ def parse_installed(output: list[str]) -> Packages:
             stream = cells[1].strip()
         elif cells[0] == "@state" and len(cells) == 2:
             enabled = cells[1].strip() == "enabled"
-        elif (
-            len(cells) >= 3 and cells[2] and cells[0][1:2] not in ("n", "c")
-        ):  # neither "not installed" nor "configuration files"
+        elif cells[0] == "@initramfs":
+            stale = True
+        elif len(cells) >= 3 and cells[2] and cells[0][1:2] not in _GONE:
             package = Package(cells[2].partition(":")[2] or cells[2], cells[0].strip() in ("ii", "hi"))
             for name in (cells[1], *cells[3:]):
                 found[name] = package
     return Packages(found, stream if enabled else "", stale)
 
 
-class AvailablePackages(FactBase[dict[str, list[str]]]):
-    """name -> versions that the host's sources offer, newest first, with their epochs."""
+@dataclass(frozen=True)
+class Offer:
+    """A version of a package that the host's sources offer, or that it has.
+
+    :param version: whole, with its epoch
+    :param needs: the driver that it asks for at least, where it names one: kernel modules have the kernel's version, not the driver's
+    """
+
+    version: str
+    needs: str = ""
+
+
+class AvailablePackages(FactBase[dict[str, list[Offer]]]):
+    """name -> what there is of it, newest first."""
 
     default = dict
 
     def command(self, manager: str, names: list[str]) -> StringCommand:
         quoted = [QuoteString(name) for name in names]
         if manager == "apt":
-            return StringCommand("apt-cache madison", *quoted, "2>/dev/null; true")
+            return StringCommand("apt-cache show", *quoted, "2>/dev/null | grep -E '^(Package|Version|Depends):'; true")
         return StringCommand(
-            "dnf -q --disableexcludes=all repoquery --available --qf 'x | %{name} | %{evr}'",
+            "dnf -q --disableexcludes=all repoquery --available --qf 'Package: %{name}\\nVersion: %{evr}\\n'",
             *quoted,
             "2>/dev/null; true",
         )
 
-    def process(self, output: list[str]) -> dict[str, list[str]]:
+    def process(self, output: list[str]) -> dict[str, list[Offer]]:
         return parse_available(list(output))
 
 
-def parse_available(output: list[str]) -> dict[str, list[str]]:
-    """Parse `apt-cache madison` (name | version | source) and dnf's answer (x | name | version)."""
-    found: dict[str, list[str]] = {}
+def parse_available(output: list[str]) -> dict[str, list[Offer]]:
+    """Parse `Package:`, `Version:` and `Depends:` lines, a package beginning with its name."""
+    found: dict[str, dict[str, str]] = {}
+    name = version = ""
     for line in output:
-        cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) == 3:
-            name, version = (cells[1], cells[2]) if cells[0] == "x" else (cells[0], cells[1])
-            if name and version and version not in found.setdefault(name, []):
-                found[name].append(version)
-    return {name: sorted(versions, key=order, reverse=True) for name, versions in found.items()}
+        key, _, value = line.strip().partition(": ")
+        if key == "Package":
+            name, version = value.strip(), ""
+        elif key == "Version" and name:
+            version = value.strip()
+            found.setdefault(name, {}).setdefault(version, "")
+        elif key == "Depends" and version:
+            needs = re.search(r"nvidia-kernel-common\S* \([>=]+ (\d{3}[\d.]*)", value)
+            found[name][version] = needs[1] if needs else ""
+    return {
+        name: [
+            Offer(each, needs)
+            for each, needs in sorted(versions.items(), key=lambda item: order(item[0]), reverse=True)
+        ]
+        for name, versions in found.items()
+    }
 
 
 def order(version: str) -> list[int]:

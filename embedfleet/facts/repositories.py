@@ -8,6 +8,8 @@ from pyinfra.api import FactBase, StringCommand
 
 #: Where the files are kept as they were before we switched something off in them; uninstall.py puts them back.
 REPLACED = "/var/lib/embedfleet/replaced"
+#: The same files as we left them, which tells whether somebody changed them since.
+WRITTEN = "/var/lib/embedfleet/written"
 
 _SCRIPT = r"""
 for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources /etc/yum.repos.d/*.repo; do

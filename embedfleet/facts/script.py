@@ -4,7 +4,9 @@ from __future__ import annotations
 
 # s: begins a section. f: prints the first line of a file, without a fork. limited: runs a program for at most 30 seconds and
 # kills it with its children; a GPU that died makes nvidia-smi hang, and `timeout` is not on every minimal image.
+# secureboot: the firmware's answer, 1, 0 or none. R: a folder that stands for /, in tests.
 PRELUDE = r"""
+R=''
 export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin:/usr/local/cuda/bin"
 s() { printf '\n@@%s\n' "$1"; }
 f() { [ -r "$1" ] && { read -r l <"$1" || [ -n "$l" ]; } 2>/dev/null && echo "$l"; }
@@ -18,6 +20,10 @@ limited() {
     echo @hung; kill -9 -$p 2>/dev/null || kill -9 $(cat /proc/$p/task/$p/children 2>/dev/null) $p
   else cat "$o"; fi
   rm -f "$o"
+}
+secureboot() {
+  if [ -d "$R/sys/firmware/efi" ]; then od -An -tu1 -j4 -N1 "$R"/sys/firmware/efi/efivars/SecureBoot-* 2>/dev/null
+  elif [ -e "$R/sys/firmware/devicetree/base/ibm,secureboot/os-secureboot-enforcing" ]; then echo 1; else echo none; fi
 }
 """.lstrip("\n")
 

@@ -52,8 +52,7 @@ m() { command -v modinfo >/dev/null && modinfo -F "$1" nvidia 2>/dev/null; }
 s disk_module; m version; s licence; m license
 s libraries; for l in /usr/lib/*/libnvidia-ml.so.*.* /usr/lib64/libnvidia-ml.so.*.*; do [ -e "$l" ] && echo "$l"; done
 s nouveau; [ -d /sys/module/nouveau ] && echo loaded
-s secureboot; if [ -d /sys/firmware/efi ]; then od -An -tu1 -j4 -N1 /sys/firmware/efi/efivars/SecureBoot-* 2>/dev/null
-  elif [ -e $t/ibm,secureboot/os-secureboot-enforcing ]; then echo 1; else echo none; fi
+s secureboot; secureboot
 s compilers; for c in gcc g++; do v=$($c -dumpfullversion 2>/dev/null) && echo "$c $v"; done
   command -v nvcc >/dev/null && nvcc --version 2>/dev/null | sed -n 's/.*release /nvcc /p'; for d in /opt/rh/gcc-toolset-*; do [ -d "$d" ] && echo "${d##*/} there"; done
 s runtimes; for c in docker containerd podman crio; do command -v $c >/dev/null && echo "$c there"; done

@@ -12,7 +12,7 @@ from pyinfra.operations import apt
 from embedfleet.diagnose import Finding, Flavour, before_reboot, ladder, working
 from embedfleet.driver import Driver
 from embedfleet.facts.evidence import DriverEvidence, Evidence
-from embedfleet.facts.packages import INITRAMFS_STALE, AvailablePackages, DriverPackages, Packages
+from embedfleet.facts.packages import INITRAMFS_STALE, STREAM, AvailablePackages, DriverPackages, Packages
 from embedfleet.operations.reboot import Reboots, drained, rebooted, serving_again
 from embedfleet.operations.shell import Told, failing, locked
 from embedfleet.operations.system import installed, settled
@@ -30,7 +30,7 @@ _GUARD = {
 
 # update-initramfs and dracut do nothing where their result would be the same, but they take minutes to find out: a mark tells
 # that a file which goes into the image was written since.
-_INITRAMFS = f"""set -e
+INITRAMFS = f"""set -e
 if [ -d /boot ] && command -v update-initramfs >/dev/null; then update-initramfs -u -k all
 elif [ -d /boot ] && command -v dracut >/dev/null; then dracut --force --regenerate-all; fi
 rm -f {INITRAMFS_STALE}"""
@@ -77,7 +77,7 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
         yield from _installed(driver, system, have)
     if have.initramfs_stale:
         host.log("rebuild the initramfs, so that nouveau stays out of it")
-        yield Told(_INITRAMFS, setting="driver", cure="see why the initramfs cannot be built (room in /boot?)")
+        yield Told(INITRAMFS, setting="driver", cure="see why the initramfs cannot be built (room in /boot?)")
     if not host.get_fact(DriverEvidence).loaded:
         # Whatever it says, the proof below tells the cause.
         yield Told(f"{{ {_LOAD}; }} || :", setting="driver", cure=_cure)
@@ -121,7 +121,9 @@ def _wants_reboot(evidence: Evidence, reboots: Reboots) -> bool:
 
 
 def _outdated(driver: Driver, system: System, have: Packages) -> list[str]:
-    available = host.get_fact(AvailablePackages, manager=system.manager, names=list(driver.packages))
+    available = host.get_fact(
+        AvailablePackages, manager=system.manager, names=[*driver.packages, *driver.kernel_packages]
+    )
     try:
         newest = choose(driver, have, available).driver
     except NoVersion:
@@ -141,9 +143,12 @@ def _installed(driver: Driver, system: System, have: Packages) -> Generator[Pyin
         options = "--disableexcludes=all --allowerasing"
         if driver.module and have.stream != driver.module.partition(":")[2]:
             # dnf.module would do for the enabling; a stream that is changed has to be reset before, in the same breath.
-            command = f"dnf -q -y module reset nvidia-driver && dnf -q -y module enable {driver.module}"
+            ours = f"[ -n '{have.stream}' ] || touch {STREAM}"
+            command = f"{ours}; dnf -q -y module reset nvidia-driver && dnf -q -y module enable {driver.module}"
             yield locked(command, setting="driver", cure="see `dnf module list nvidia-driver` on the host")
-    available = host.get_fact(AvailablePackages, manager=system.manager, names=list(driver.packages))
+    available = host.get_fact(
+        AvailablePackages, manager=system.manager, names=[*driver.packages, *driver.kernel_packages]
+    )
     try:
         choice = choose(driver, have, available)
     except NoVersion as error:
@@ -154,7 +159,7 @@ def _installed(driver: Driver, system: System, have: Packages) -> Generator[Pyin
     gone = sorted(name for name in have.found if other_flavour(driver, name))
     joint = "=" if system.manager == "apt" else "-"
     specs = [f"{name}{joint}{version}" for name, version in choice.packages.items()]
-    specs += driver.kernel_packages
+    specs += [name for name in driver.kernel_packages if name not in choice.packages]
     if system.manager == "apt":
         specs += [f"{name}-" for name in gone]
         options = "--allow-downgrades --allow-change-held-packages"
@@ -166,7 +171,7 @@ def _installed(driver: Driver, system: System, have: Packages) -> Generator[Pyin
         setting="driver",
         cure="remove these by hand if they may go, or set driver_source to the origin of the driver that is there",
     )
-    names = [*choice.packages, *driver.kernel_packages]
+    names = [*driver.packages, *driver.kernel_packages]
     yield from installed(
         system, names, specs, options, cure="read the lines above; docs/driver-troubleshooting.md has the usual causes"
     )

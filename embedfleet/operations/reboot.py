@@ -11,6 +11,7 @@ from pyinfra import host
 from pyinfra.api import FunctionCommand, Host, State, StringCommand
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.state import StateStage
 
 from embedfleet import report
 from embedfleet.facts.state import CTL
@@ -20,8 +21,9 @@ from embedfleet.problems import Problem
 #: Hosts whose change was begun and not finished in this run: with one of them, the next ones are left as they are.
 _begun: dict[str, bool] = {}
 
-# This boot: the machine's id, and when PID 1 began, since a container shares the former with its machine.
-BOOT = "cat /proc/sys/kernel/random/boot_id; cut -d' ' -f22 /proc/1/stat"
+# This boot: the machine's id, and when PID 1 began, since a container shares the former with its machine; as the evidence
+# has it.
+BOOT = """echo "$(cat /proc/sys/kernel/random/boot_id) $(sed 's/.*) //' /proc/1/stat | cut -d' ' -f20)\""""
 
 # The gateway first: nginx closes its ports, and answers what it has. Then nothing runs or waits in the instances.
 _DRAIN = """for u in $(systemctl list-units --plain --no-legend --state=active,activating 'embedfleet-job-*' | cut -d' ' -f1); do
@@ -29,7 +31,7 @@ _DRAIN = """for u in $(systemctl list-units --plain --no-legend --state=active,a
 systemctl stop embedfleet-gateway.service 'embedfleet-vllm@*' 2>/dev/null || systemctl stop embedfleet-gateway.service"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reboots:
     """What the settings and the host say about reboots.
 
@@ -44,6 +46,10 @@ class Reboots:
     local: bool
     timeout: int
     boots: list[str] = field(default_factory=list, compare=False)
+
+    def __repr__(self) -> str:
+        """Short: pyinfra prints an operation's arguments."""
+        return f"reboot {self.when}"
 
     def refused(self) -> str:
         """Why it must not be rebooted; "" where it may."""
@@ -60,7 +66,9 @@ class Reboots:
 
     def began(self) -> None:
         """Remember that this host's change begins; those that serve nothing hold nobody back."""
-        if self.serving:
+        if (
+            self.serving and host.state.current_stage >= StateStage.Execute
+        ):  # before that, pyinfra only asks what would change
             _begun[host.name] = False
 
     def done(self) -> None:

@@ -9,7 +9,11 @@ from pyinfra.api import QuoteString, StringCommand, operation
 from pyinfra.api.command import PyinfraCommand
 
 from embedfleet.facts.installed import RECORD
+from embedfleet.facts.packages import STREAM
+from embedfleet.facts.repositories import REPLACED, WRITTEN
+from embedfleet.operations.driver import INITRAMFS
 from embedfleet.operations.shell import Told, locked
+from embedfleet.repositories import OFF
 from embedfleet.systems import System
 
 
@@ -136,6 +140,32 @@ def accounts(users: Sequence[str], groups: Sequence[str]) -> Generator[PyinfraCo
 
 
 @operation()
+def sources(replaced: Sequence[str], stream: bool) -> Generator[PyinfraCommand, None, None]:
+    """
+    Ensure that others' package sources are as they were, and that no module stream of ours is enabled.
+
+    + replaced: files in which a deploy switched an entry off; one that somebody changed since keeps that change
+    + stream: whether a deploy enabled a stream of nvidia-driver
+    """
+    if not (replaced or stream):
+        host.noop("no package source of others was changed")
+        return
+    for path in replaced:
+        yield Told(
+            StringCommand("p=", QuoteString(path), "; off=", QuoteString(OFF), f"; o={REPLACED}$p; w={WRITTEN}$p;", _separator=""),
+            'if cmp -s "$p" "$w"; then cp "$o" "$p"; elif [ -e "$p" ]; then sed -i "s|^$off||" "$p";',
+            'echo "#> $p was changed by others since: see that the entry there is as it should be"; fi; rm -f "$o" "$w"',
+            setting="repositories", cure=f"compare it with {REPLACED}{path}, then run uninstall.py again",
+        )  # fmt: skip
+    if stream:
+        yield Told(
+            f"dnf -q -y module reset nvidia-driver && rm -f {STREAM}",
+            setting="repositories",
+            cure="see `dnf module list`",
+        )
+
+
+@operation()
 def paths(names: Sequence[str]) -> Generator[PyinfraCommand, None, None]:
     """
     Ensure that folders and files of ours are gone.
@@ -157,6 +187,9 @@ def paths(names: Sequence[str]) -> Generator[PyinfraCommand, None, None]:
 done; true''',
         setting="files", cure="see what keeps them (lsof +D, mount), then run uninstall.py again",
     )  # fmt: skip
+    if any(name.startswith("/etc/modprobe.d/") for name in names):
+        host.log("rebuild the initramfs without our blacklist")
+        yield Told(INITRAMFS, setting="files", cure="see why the initramfs cannot be built (room in /boot?)")
 
 
 @operation()

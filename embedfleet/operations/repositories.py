@@ -12,7 +12,7 @@ from pyinfra import host
 from pyinfra.api import FileUploadCommand, QuoteString, StringCommand, operation
 from pyinfra.api.command import PyinfraCommand
 
-from embedfleet.facts.repositories import REPLACED, PackageSources
+from embedfleet.facts.repositories import REPLACED, WRITTEN, PackageSources
 from embedfleet.operations.shell import Told, locked
 from embedfleet.repositories import Repository, switched_off
 from embedfleet.systems import System
@@ -105,12 +105,12 @@ def _write(path: str, text: str) -> Generator[PyinfraCommand, None, None]:
 
 def _edit(path: str, text: str) -> Generator[PyinfraCommand, None, None]:
     """Change somebody else's file: its mode and owner stay, and the first original is kept for uninstall.py."""
-    temp, kept = _temp(path, text), QuoteString(f"{REPLACED}{path}")
+    temp = _temp(path, text)
     yield FileUploadCommand(io.StringIO(text), temp)
     yield StringCommand(
-        "set -e; mkdir -p", QuoteString(posixpath.dirname(f"{REPLACED}{path}")), "; [ -e", kept, "] || cp -p", QuoteString(path), kept,
-        "; cp", QuoteString(temp), QuoteString(path), "; rm -f", QuoteString(temp),
-    )  # fmt: skip
+        StringCommand("set -e; p=", QuoteString(path), "; t=", QuoteString(temp), _separator=""),
+        f'; o={REPLACED}$p; w={WRITTEN}$p; mkdir -p "${{o%/*}}" "${{w%/*}}"; [ -e "$o" ] || cp -p "$p" "$o"; cp "$t" "$p"; cp "$t" "$w"; rm -f "$t"',
+    )
 
 
 def _read(repository: Repository, system: System) -> Told:

@@ -117,10 +117,7 @@ def host(fleet: Fleet) -> Iterator[Host]:
     host.on("rm -rf /run/fake /usr/local/bin/docker /etc/systemd/system/docker.service.d; umount /proc/driver; rm -f /dev/nvidia0; systemctl daemon-reload", check=False)  # fmt: skip
     run = fleet.pyinfra("uninstall.py", "-y")
     assert run.code == 0, run.err
-    # Repositories and packages of the distribution that others need are looked at elsewhere.
-    other = ("/etc/apt/sources.list.d", "/usr/share/keyrings")
-    left = [line for line in difference(before, snapshot(fleet)) if not any(path in line for path in other)]
-    assert left == []
+    assert difference(before, snapshot(fleet)) == []
     assert fleet.pyinfra("uninstall.py", "-y", "--json").changed == []
     host.on(f"rm -f {LIST} /etc/default/docker; DEBIAN_FRONTEND=noninteractive apt-get -qq -y purge docker.io; apt-get -qq -y autoremove --purge", check=False)  # fmt: skip
 
