@@ -62,7 +62,7 @@ class DriverPackages(FactBase[Packages]):
     default = Packages
 
     def command(self, manager: str) -> StringCommand:
-        listed = {"apt": _APT, "dnf": _DNF}[manager]
+        listed = {"apt": _APT, "dnf": _DNF}[manager].strip()
         return StringCommand(f"{listed}; [ ! -e {INITRAMFS_STALE} ] || echo '@initramfs|stale'")
 
     def process(self, output: list[str]) -> Packages:

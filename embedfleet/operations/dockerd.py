@@ -35,10 +35,10 @@ mv -f "$new" "$1"
 
 # dockerd takes new runtimes over at a reload, which no container notices (moby daemon/reload.go); it says nothing about how that went.
 _RELOAD = """systemctl reload docker.service || :
-n=0; until docker info --format '{{json .Runtimes}}' 2>/dev/null | grep -q '"nvidia"' || [ $n -ge 20 ]; do n=$((n+1)); sleep 0.5; done"""
+n=0; until timeout 15 docker info --format '{{json .Runtimes}}' 2>/dev/null | grep -q '"nvidia"' || [ $n -ge 20 ]; do n=$((n+1)); sleep 0.5; done"""
 
 _RESTART = """
-if systemctl restart docker.service && timeout 60 sh -c 'until docker info >/dev/null 2>&1; do sleep 0.5; done'; then exit 0; fi
+if systemctl restart docker.service && timeout 60 sh -c 'until timeout 15 docker info >/dev/null 2>&1; do sleep 0.5; done'; then exit 0; fi
 journalctl -u docker.service -n 6 --no-pager -o cat
 """
 # $1 as above.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -42,12 +43,13 @@ esac
 class Host:
     """The target, with the settings of a host that has GPUs."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, kind: str = "apt") -> None:
         self.fleet = fleet
         repos = fleet.info["repos"]
+        self.containerd = ""  # checksum of its configuration
         self.settings = {
             "container_toolkit": "install",
-            "container_toolkit_url": repos["apt"]["libnvidia-container"],
+            "container_toolkit_url": repos[kind]["libnvidia-container"],
             "container_toolkit_key_fingerprints": [repos["keys"]["fingerprints"]["good"]],
             "allow_http_repositories": True,
             "vllm_requirements": "files/locks/engine-0.32.0-cpu-x86_64.lock",
@@ -109,15 +111,13 @@ def host(fleet: Fleet) -> Iterator[Host]:
         "systemctl reset-failed docker.service docker.socket; systemctl start docker.service && docker info >/dev/null"
     )
     host.write(LIST, f"deb [trusted=yes] {host.settings['container_toolkit_url']}/stable/deb/$(ARCH) /\n")
+    host.containerd = host.on("sha256sum /etc/containerd/config.toml")
     before = snapshot(fleet)
     yield host
     host.on("rm -rf /run/fake /usr/local/bin/docker /etc/systemd/system/docker.service.d; umount /proc/driver; rm -f /dev/nvidia0; systemctl daemon-reload", check=False)  # fmt: skip
     run = fleet.pyinfra("uninstall.py", "-y")
     assert run.code == 0, run.err
-    # Repositories and packages of the distribution that others need are looked at elsewhere.
-    other = ("/etc/apt/sources.list.d", "/usr/share/keyrings")
-    left = [line for line in difference(before, snapshot(fleet)) if not any(path in line for path in other)]
-    assert left == []
+    assert difference(before, snapshot(fleet)) == []
     assert fleet.pyinfra("uninstall.py", "-y", "--json").changed == []
     host.on(f"rm -f {LIST} /etc/default/docker; DEBIAN_FRONTEND=noninteractive apt-get -qq -y purge docker.io; apt-get -qq -y autoremove --purge", check=False)  # fmt: skip
 
@@ -148,6 +148,7 @@ def test_upgrade_and_a_newer_one_is_kept(host: Host) -> None:
     assert host.versions() == {"ii 1.19.1-1"}
 
 
+@pytest.mark.fault
 def test_a_version_that_nobody_has(host: Host) -> None:
     told = host.refused("container_toolkit_version", "1.99.0-1", container_toolkit_version="1.99.0")
     assert "was not found" in told
@@ -202,6 +203,7 @@ def test_what_is_in_daemon_json_survives(host: Host) -> None:
     host.unchanged()
 
 
+@pytest.mark.fault
 def test_a_link_stays_a_link(host: Host) -> None:
     host.on(f"mkdir -p /srv/site; mv {DAEMON} /srv/site/daemon.json; ln -s /srv/site/daemon.json {DAEMON}")
     host.unchanged()
@@ -212,7 +214,13 @@ def test_a_link_stays_a_link(host: Host) -> None:
     host.on(f"mv -f /srv/site/daemon.json {DAEMON}; rmdir /srv/site")
 
 
-@pytest.mark.parametrize("text", ['{"log-driver": "journald",}', "", "[1]", '{"runtimes": "kata"}', "\udcff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"log-driver": "journald",}',
+        *(pytest.param(text, marks=pytest.mark.fault) for text in ("", '{"runtimes": "kata"}', "\udcff")),
+    ],
+)
 def test_what_is_no_object_is_refused_and_stays(host: Host, text: str) -> None:
     kept = host.on(f"base64 -w0 {DAEMON}")
     raw = shlex.quote(text) if text != "\udcff" else "'\\377'"
@@ -270,6 +278,7 @@ def test_cdi_needs_a_restart_which_says_what_it_ends(newer: Host) -> None:
     assert newer.pid() != pid
 
 
+@pytest.mark.fault
 def test_a_docker_that_does_not_start_gets_its_old_file_back(newer: Host) -> None:
     newer.write(DAEMON, THEIRS)
     newer.write(
@@ -301,30 +310,65 @@ def test_a_container_proves_it_after_changes_alone(newer: Host) -> None:
         newer.on(f"umount /proc/driver; rm -rf {library} /rig/gpu")
 
 
-def test_uninstall_takes_out_what_is_ours(host: Host) -> None:
-    changed = {**json.loads(host.on(f"cat {DAEMON}")), "debug": True}
-    assert "nvidia" in changed["runtimes"]
-    host.write(DAEMON, json.dumps(changed))
+def test_containerd_gets_a_drop_in(host: Host) -> None:
+    """Real containerd 1.6: told to take it on, since docker is there, too."""
+    since = "systemctl show -p ActiveEnterTimestampMonotonic --value containerd.service"
+    started = host.on(since)
+    assert host.ok(container_runtimes=["containerd"]).changed == [NAME]
+    assert "io.containerd.grpc.v1.cri" in host.on("cat /etc/containerd/conf.d/99-nvidia.toml")
+    assert "nvidia-container-runtime" in host.on("containerd config dump"), "containerd reads it"
+    assert host.on(since) != started
+    started = host.on(since)
+    host.unchanged(container_runtimes=["containerd"])
+    # cut off between file and restart: made good by the next run
+    host.on("sleep 1.1; touch /etc/containerd/conf.d/99-nvidia.toml")
+    assert host.ok(container_runtimes=["containerd"]).changed == [NAME]
+    assert host.on(since) != started
+
+
+def test_uninstall_puts_back_the_very_files(host: Host) -> None:
+    host.write(DAEMON, THEIRS, "640")
+    look = f"stat -c '%a %Y %s' {DAEMON}; base64 -w0 {DAEMON}"
+    before = host.on(look)
+    host.ok()
+    assert "nvidia" in host.on(f"cat {DAEMON}")
     run = host.fleet.pyinfra("uninstall.py", "-y")
     assert run.code == 0, run.err
-    left = json.loads(host.on(f"cat {DAEMON}"))
-    assert left == {**json.loads(THEIRS), "debug": True}
-    assert "nvidia" not in host.runtimes()
-    assert (
-        host.on(f"dpkg-query -W -f '${{db:Status-Status}} ' {PROGRAMS}", check=False)
-        .replace("not-installed", "")
-        .strip()
-        == ""
-    )
+    assert host.on(look) == before
+    assert host.on("sha256sum /etc/containerd/config.toml") == host.containerd
+    assert "nvidia" not in host.on("containerd config dump")
+    assert host.on(f"dpkg-query -W -f '${{db:Status-Status}} ' {PROGRAMS}", check=False).replace("not-installed", "").strip() == ""  # fmt: skip
     host.on("[ ! -e /var/run/cdi/nvidia.yaml ] && [ ! -e /var/lib/embedfleet ]")
     host.on(f"rm {DAEMON}; systemctl restart docker.service")
 
 
-def test_uninstall_puts_back_the_very_file(host: Host) -> None:
-    host.write(DAEMON, THEIRS, "640")
-    before = host.on(f"stat -c '%a %Y %s' {DAEMON}; base64 -w0 {DAEMON}")
+@pytest.mark.fault
+def test_what_was_changed_since_stays(host: Host) -> None:
     host.ok()
-    assert "nvidia" in host.on(f"cat {DAEMON}")
+    host.write(DAEMON, json.dumps({**json.loads(host.on(f"cat {DAEMON}")), "debug": True}))
     assert host.fleet.pyinfra("uninstall.py", "-y").code == 0
-    assert host.on(f"stat -c '%a %Y %s' {DAEMON}; base64 -w0 {DAEMON}") == before
+    assert json.loads(host.on(f"cat {DAEMON}")) == {"debug": True}
+    assert "nvidia" not in host.runtimes()
     host.on(f"rm {DAEMON}; systemctl restart docker.service")
+
+
+def test_dnf_installs_upgrades_keeps_and_removes(fleet: Fleet) -> None:
+    host = Host(replace(fleet, target="rhel", runs=500), "rpm")
+    base = f"[base]\nname=base\nbaseurl={fleet.info['repos']['rpm']['rhel']}/9/x86_64\ngpgcheck=0\n"
+    host.write("/etc/yum.repos.d/base.repo", base)  # of a shell, which the packages' scripts need
+    query = f"rpm -q --qf '%{{VERSION}}-%{{RELEASE}}\\n' {PROGRAMS} | sort -u"
+    try:
+        assert NAME in host.ok(container_toolkit_version="1.18.1").changed
+        host.unchanged(container_toolkit_version="1.18.1")
+        assert host.ok().changed == [NAME]
+        host.unchanged(container_toolkit_version="1.18.1")
+        assert host.on(query) == "1.19.1-1"
+    finally:
+        run = host.fleet.pyinfra("uninstall.py", "-y")
+        host.on("rm -f /etc/yum.repos.d/base.repo")
+    assert run.code == 0, run.err
+    assert "is not installed" in host.on(f"rpm -q {PROGRAMS}", check=False)
+    assert (
+        host.on("ls -d /etc/udev/rules.d /etc/systemd/system/nvidia-cdi-refresh.service.d 2>/dev/null", check=False)
+        == ""
+    )

@@ -21,7 +21,8 @@ row = PLATFORMS["x86-gpu"]
 plan = make_plan(host.name, wanted, row, survey, sources.read(host.name, wanted, row, ROOT))
 
 files.managed(name="Files", files=toolkit_files(plan.containers))
-system.packages(name="Packages", system=plan.system, names=["curl", plan.system.gpg])
+if plan.system.manager == "apt":  # the stand-in for RHEL has both, though not as packages
+    system.packages(name="Packages", system=plan.system, names=["curl", plan.system.gpg])
 repositories.configured(
     name="Repositories",
     repositories=[each for each in plan.repositories if each.name == "container-toolkit"],

@@ -24,7 +24,7 @@ from embedfleet.containers import (
     toolkit_repository,
 )
 from embedfleet.facts.containers import ContainerState, parse
-from embedfleet.facts.packages import Package, Packages
+from embedfleet.facts.packages import DriverPackages, Package, Packages
 from embedfleet.forecast import forecast
 from embedfleet.plan import Plan
 from embedfleet.repositories import OFF, switched_off
@@ -272,3 +272,9 @@ def test_the_fact_s_script_runs_on_any_host() -> None:
     assert done.returncode == 0
     assert done.stderr == ""
     assert parse(done.stdout.splitlines()).complete
+
+
+@pytest.mark.parametrize("manager", ["apt", "dnf"])
+def test_the_packages_fact_is_a_script(manager: str) -> None:
+    script = DriverPackages().command(manager).get_raw_value()
+    assert subprocess.run(["sh", "-n", "-c", script], capture_output=True, text=True).stderr == ""
