@@ -16,11 +16,14 @@ of this was recorded on such hardware.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.targets.host import RigError, write_whole
+from tests.targets.nvidia.kernelmodule import OPEN
+from tests.targets.nvidia.payload import kernel_modules, libraries, service
 
 FAKES = Path(__file__).with_name("fake")
 KERNEL = FAKES / "kernel"
@@ -265,6 +268,32 @@ def write(folder: Path, hardware: Hardware) -> None:
     for gpu in hardware.gpus:
         if hardware.driver:  # the kernel links a device to its driver; where the link leads is not looked at
             (folder / "sys/bus/pci/devices" / gpu.address / "driver").symlink_to("../../../bus/pci/drivers/nvidia")
+    if hardware.driver:
+        _vendor(folder / "vendor", hardware.driver)
+
+
+def _vendor(root: Path, machine: str) -> None:
+    """The driver's files that a vendor's system brings, as the mirror's packages have them: modules for the kernel that runs,
+    NVML, and the persistence daemon, which is enabled."""
+    kernel, unit = os.uname().release, "usr/lib/systemd/system/nvidia-persistenced.service"
+    files = kernel_modules(f"/usr/lib/modules/{kernel}/kernel/nvidia", kernel, DRIVER, OPEN, machine)
+    libraries_of, links = libraries(
+        {"libnvidia-ml.so": "libnvidia-ml.so.1"}, DRIVER, machine, f"/usr/lib/{machine}-linux-gnu"
+    )
+    services = {
+        path.replace("/lib/systemd", "/usr/lib/systemd"): file
+        for path, file in service("nvidia-persistenced", DRIVER).items()
+    }
+    for path, file in (files | libraries_of | services).items():
+        place = root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(file.data)
+        place.chmod(file.mode)
+    links |= {"/etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service": f"/{unit}"}
+    for path, leads in links.items():
+        place = root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(leads)
 
 
 def drive(folder: Path, path: str, value: str) -> None:

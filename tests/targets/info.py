@@ -29,7 +29,11 @@ def host_data(info: dict[str, Any], host: str) -> dict[str, Any]:
         return data
     # The stand-in, by the same tasks. Grace's row is built from source alone; the others reuse kernels of a wheel.
     # update-ca-certificates is some 500 processes: a second, and minutes under emulation. x86 and rhel have it tested.
-    emulated = {} if target.machine == "x86_64" else {"site_ca_certificates": []}
+    emulated: dict[str, Any] = {} if target.machine == "x86_64" else {"site_ca_certificates": []}
+    if (
+        target.kmod
+    ):  # its driver and its nvcc came with it; a driver is installed on the targets that have none (gpu, gpu-grace)
+        emulated |= {"driver": "keep", "cuda_toolkit": "none"}
     return {**data, **_standin(info, kernels=target.group != "grace"), **emulated}
 
 

@@ -16,6 +16,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 class Target:
     """One target: its image (image.py), its group in inventory/docker.py, and what it presents itself as (hardware.py).
 
+    :param kmod: its image has the programs for kernel modules, since it presents a driver
     :param on_demand: it is started only when asked for by name; it reboots as a server does, and its image has kmod
     """
 
@@ -23,6 +24,7 @@ class Target:
     group: str
     hardware: str = ""
     on_demand: bool = False
+    kmod: bool = False
 
     @property
     def machine(self) -> str:
@@ -34,7 +36,7 @@ class Target:
 TARGETS = {
     "x86": Target("amd64", "x86"),
     "rhel": Target("rhel9", "x86"),
-    "grace": Target("arm64", "grace", "gh200"),
+    "grace": Target("arm64", "grace", "gh200", kmod=True),
     "power9": Target("ppc64el", "power", "power9"),
     "power10": Target("ppc64el", "power", "power10"),
     "gpu": Target("amd64", "x86", "h100", on_demand=True),

@@ -113,8 +113,8 @@ def bootstrap(hosts: list[str]) -> dict[str, str]:
     with ThreadPoolExecutor(2) as pool:
         tags = dict(zip(kinds, pool.map(ensure_image, kinds), strict=True))
     return {
-        host: ensure_server_image(TARGETS[host].image) if TARGETS[host].on_demand else tags[TARGETS[host].image]
-        for host in hosts
+        host: ensure_server_image(target.image) if target.on_demand or target.kmod else tags[target.image]
+        for host, target in ((host, TARGETS[host]) for host in hosts)
     }
 
 
