@@ -21,6 +21,7 @@ EXPECTED = {
     r"/etc/\.pwd\.lock$": "lock of the account tools",
     r"/etc/ld\.so\.cache$": "the loader's cache",
     r"/__pycache__(/|$)": "bytecode of the system's Python",
+    r"/var/tmp/systemd-private-": "private temporary folders of services, named anew at each boot",
     r"/etc/machine-id$": "written once, at the first boot",
     r"/etc/ssl/certs(/|$)|/etc/pki/ca-trust/extracted/": "built again from the same authorities; compared by content",
 }
