@@ -27,7 +27,7 @@ class System:
     :param suffix: of the files in it; others are not looked at
     :param trust: command that takes a new authority on, and the one after which a removed one is gone
     :param bundle: the file in which programs find all trusted authorities
-    :param gpg: package of GnuPG, which checks the keys of repositories
+    :param gpg: package of GnuPG, which checks the keys of repositories; "" where the package manager itself needs it
     :param compilers: folder of the compilers when they are not in /usr/bin; "" where they are
     """
 
@@ -41,7 +41,7 @@ class System:
     trust: tuple[str, str]
     bundle: str
     masked: tuple[tuple[str, str], ...] = ()
-    gpg: str = "gnupg2"
+    gpg: str = ""
     compilers: str = ""
 
 

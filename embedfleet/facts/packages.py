@@ -115,7 +115,9 @@ class AvailablePackages(FactBase[dict[str, list[Offer]]]):
             update = "DEBIAN_FRONTEND=noninteractive apt-get -qq update >/dev/null 2>&1;" if fresh else ""
             wanted = "2>/dev/null | grep -E '^(Package|Version|Depends):'; true"
             return StringCommand(update, "apt-cache show", *quoted, wanted)
-        form = "--qf 'Package: %{name}\\nVersion: %{evr}\\n'"
+        # by both names, as kernels' devel packages are asked for by version and architecture
+        whole = "%{name}-%{version}-%{release}.%{arch}"
+        form = f"--qf 'Package: %{{name}}\\nVersion: %{{evr}}\\nPackage: {whole}\\nVersion: %{{evr}}\\n'"
         return StringCommand(
             f"dnf -q {'--refresh' if fresh else ''} --disableexcludes=all repoquery --available {form}",
             *quoted,

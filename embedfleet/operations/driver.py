@@ -64,7 +64,11 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
     if have.initramfs_stale:
         host.log("rebuild the initramfs, so that nouveau stays out of it")
         yield Told(INITRAMFS, setting="driver", cure="see why the initramfs cannot be built (room in /boot?)")
-    if not host.get_fact(DriverEvidence).loaded:
+    evidence = host.get_fact(DriverEvidence)
+    for kernel in _unbuilt(driver, evidence):
+        host.log(f"build the modules for {kernel}")
+        yield Told(f"dkms autoinstall -k {kernel} || :", setting="driver", cure=_cure)
+    if not evidence.loaded:
         # Whatever it says, the proof below tells the cause.
         yield Told(f"{{ {_LOAD}; }} || :", setting="driver", cure=_cure)
     if driver.services:
@@ -92,6 +96,13 @@ def _kept(driver: Driver, evidence: Evidence) -> Generator[PyinfraCommand, None,
 
 def _well(evidence: Evidence, driver: Driver) -> bool:
     return not working(evidence, flavour=driver.flavour, fabric=driver.fabric)
+
+
+def _unbuilt(driver: Driver, evidence: Evidence) -> list[str]:
+    """Kernels for which DKMS has built nothing: on RHEL it tries in the same transaction that brings the headers, which may come
+    after it, and its failure is no failure of the package (compute-gpu-installation#18)."""
+    kernels = dict.fromkeys(kernel for kernel in (evidence.kernel, evidence.next_kernel) if kernel)
+    return [kernel for kernel in kernels if driver.dkms and not evidence.module(kernel).path]
 
 
 def _idle(evidence: Evidence, name: str) -> bool:

@@ -158,10 +158,12 @@ def sources(replaced: Sequence[str], stream: bool) -> Generator[PyinfraCommand, 
             setting="repositories", cure=f"compare it with {REPLACED}{path}, then run uninstall.py again",
         )  # fmt: skip
     if stream:
+        # a stream that is reset leaves a file that says so, in a folder that was not there before
         yield Told(
-            f"dnf -q -y module reset nvidia-driver && rm -f {STREAM}",
+            "dnf -q -y module reset nvidia-driver && d=/etc/dnf/modules.d && rm -f $d/nvidia-driver.module &&"
+            f" rmdir --ignore-fail-on-non-empty $d && rm -f {STREAM}",
             setting="repositories",
-            cure="see `dnf module list`",
+            cure="see `dnf module list` on the host, then run uninstall.py again",
         )
 
 

@@ -20,6 +20,7 @@ from tests.targets.nvidia.specs import EL_KERNEL, NEWER, NEXT, OLDER
 pytestmark = pytest.mark.target
 
 KERNEL, NEXT_KERNEL = "6.8.0-138-generic", "6.8.0-139-generic"
+CUDA_REPO = "/etc/yum.repos.d/cuda-rhel9.repo"
 CUDA_LIST = "/etc/apt/sources.list.d/cuda-ubuntu2404-x86_64.list"
 
 
@@ -228,6 +229,15 @@ def rhel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with on_demand("gpu-rhel", Path(tmp_path_factory.mktemp("gpu-rhel"))) as fleet:
         server = Server(fleet)
         install_kernel(fleet.container, f"{EL_KERNEL}.x86_64")
+        base = f"[base]\\nname=base\\nbaseurl={fleet.info['repos']['rpm']['rhel']}/9/x86_64\\ngpgcheck=0\\n"
+        # as a server has it: an initramfs, a folder for keys, an entry for NVIDIA's repository
+        fleet.on_target(
+            f"printf '{base}' >/etc/yum.repos.d/base.repo; mkdir -p /etc/pki/rpm-gpg /etc/modprobe.d; dracut --force --regenerate-all"
+        )
+        url = f"{fleet.info['repos']['rpm']['nvidia']}/rhel9/x86_64"
+        fleet.on_target(
+            f"printf '[cuda-rhel9-x86_64]\\nname=cuda\\nbaseurl={url}\\nenabled=1\\ngpgcheck=0\\n' >{CUDA_REPO}"
+        )
         fleet.bare = snapshot(fleet)
         yield server
 
@@ -237,6 +247,7 @@ def test_rhel_from_nothing_to_another_branch_and_back(rhel: Server) -> None:
     assert (rhel.loaded, rhel.gpus) == (NEWER, 2)
     assert rhel.ok() == []
     on = rhel.fleet.on_target
+    assert on(f"grep -c enabled=0 {CUDA_REPO}") == "1", "somebody else's entry for the same place"
     assert "580-open" in on("cat /etc/dnf/modules.d/nvidia-driver.module")
     boot = rhel.boot
     rhel.ok(driver_version=OLDER)
@@ -253,4 +264,5 @@ def test_rhel_from_nothing_to_another_branch_and_back(rhel: Server) -> None:
 def test_rhel_uninstall(rhel: Server) -> None:
     run = rhel.fleet.pyinfra("uninstall.py", "-y")
     assert run.code == 0, run.err
-    assert difference(rhel.fleet.bare or set(), snapshot(rhel.fleet)) == []
+    left = difference(rhel.fleet.bare or set(), snapshot(rhel.fleet))
+    assert left == [], "\n".join(left)

@@ -24,7 +24,7 @@ from embedfleet.facts.packages import Offer, Package, Packages, order, parse_ava
 from embedfleet.facts.survey import Survey
 from embedfleet.platforms import PLATFORMS
 from embedfleet.settings import Settings
-from embedfleet.systems import DEBIAN, RHEL9, RHEL10, system_of
+from embedfleet.systems import DEBIAN, RHEL10, system_of
 from embedfleet.versions import Choice, NoVersion, amiss, choose, driver_version, fits, other_flavour
 from tests.unit.hosts import survey
 
@@ -278,4 +278,3 @@ def test_parsing_never_raises(lines: list[str]) -> None:
 def test_the_toolkit_has_one_home() -> None:
     assert toolkit_version("cuda-toolkit-13-0") == "13.0"
     assert cuda_home("cuda-toolkit-13-0") == "/usr/local/cuda-13.0"
-    assert RHEL9.gpg == "gnupg2"
