@@ -1,7 +1,7 @@
 """Docker's daemon.json: the NVIDIA runtime added to what somebody else wrote, and taken out again. Pure.
 
-`nvidia-ctk runtime configure` would do, but it writes the keys in another order, loses the file's owner and mode, drops the other
-features when it adds one, and cannot take back what it did.
+`nvidia-ctk runtime configure` would do, but (its sources, pkg/config/engine/docker) it sorts the keys, drops the other features when it
+adds one, overwrites a runtime of that name, and cannot tell afterwards what was its own.
 """
 
 from __future__ import annotations

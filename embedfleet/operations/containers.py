@@ -118,6 +118,8 @@ def _all(toolkit: Toolkit, system: System, have: Packages, state: Containers) ->
         state = host.get_fact(ContainerState)
     if "docker" in toolkit.runtimes and state.docker:
         yield from dockerd.configured(state)
+    elif "docker" in toolkit.runtimes:
+        host.log("there is no docker.service (podman's docker, or a snap): docker is left alone")
     if "containerd" in toolkit.runtimes:
         yield from _containerd(toolkit, state)
     if "crio" in toolkit.runtimes:
