@@ -37,7 +37,7 @@ def uninstall() -> None:
     removal.units(name="Units", files=found.units, running=found.running)
     containers.removed(name="Container runtimes")  # before the programs go that it is done with
     removal.packages(name="Packages", names=found.packages, system=system)
-    removal.sources(name="Package sources", replaced=found.replaced, stream=found.stream)
+    removal.sources(name="Package sources", replaced=found.replaced, stream=found.stream, keys=found.keys)
     removal.certificates(name="Site certificates", paths=found.certificates, system=system)
     removal.accounts(name="Accounts", users=found.accounts, groups=found.groups)
     removal.paths(name="Files", names=found.paths)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyinfra.api import FactBase, StringCommand
 
 from embedfleet.facts.packages import STREAM
-from embedfleet.facts.repositories import REPLACED
+from embedfleet.facts.repositories import KEYS, REPLACED
 from embedfleet.facts.state import ROOT
 from embedfleet.systems import SYSTEMS
 
@@ -51,6 +51,7 @@ class Installed:
     :param certificates: authorities of the site that a deploy had the system trust
     :param replaced: others' package sources in which a deploy switched something off; the originals are kept in REPLACED
     :param stream: whether a deploy enabled a dnf module stream of the driver
+    :param keys: in rpm's database, which came with a repository of ours
     :param record: whether the record of accounts and packages is still there
     """
 
@@ -63,6 +64,7 @@ class Installed:
     certificates: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     stream: bool = False
+    keys: tuple[str, ...] = ()
     record: bool = False
     unknown: str = ""
 
@@ -103,6 +105,7 @@ done
 for f in {" ".join(SHARED)}; do [ -e "$f" ] && echo "path $f"; done
 [ -e {REPLACED} ] && find {REPLACED} -type f | sed 's|^{REPLACED}|replaced |'
 [ -e {STREAM} ] && echo stream
+for i in $(cat {KEYS} 2>/dev/null); do rpm -q gpg-pubkey 2>/dev/null | sed -n "/^gpg-pubkey-$i-/s/^/key /p"; done
 for f in {_ANCHORS}; do [ -e "$f" ] && echo "certificate $f"; done
 [ -e $r ] && echo record
 echo end
@@ -143,6 +146,7 @@ def parse(output: list[str]) -> Installed:
         certificates=of("certificate"),
         replaced=of("replaced"),
         stream="stream" in found,
+        keys=of("key"),
         record="record" in found,
         unknown="; ".join(of("unknown")) if "end" in found else "the host did not answer to the end",
     )

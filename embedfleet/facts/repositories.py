@@ -10,6 +10,8 @@ from pyinfra.api import FactBase, StringCommand
 REPLACED = "/var/lib/embedfleet/replaced"
 #: The same files as we left them, which tells whether somebody changed them since.
 WRITTEN = "/var/lib/embedfleet/written"
+#: Ids of keys that were not in rpm's database before dnf took them for a repository of ours.
+KEYS = "/var/lib/embedfleet/keys.ours"
 
 _SCRIPT = r"""
 for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources /etc/yum.repos.d/*.repo; do

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 
 from pyinfra import host
@@ -79,7 +80,9 @@ def put_in(driver: Driver, system: System, have: Packages) -> Generator[PyinfraC
         setting="driver",
         cure="remove these by hand if they may go, or set driver_source to the origin of the driver that is there",
     )
-    names = [*driver.packages, *driver.kernel_packages]
+    # dnf's devel packages of kernels are asked for by version and architecture, and known by their name alone
+    plain = [re.sub(r"-\d.*", "", name) if system.manager == "dnf" else name for name in driver.kernel_packages]
+    names = [*driver.packages, *plain]
     yield from installed(
         system, names, specs, options, cure="read the lines above; docs/driver-troubleshooting.md has the usual causes"
     )

@@ -10,7 +10,7 @@ from pyinfra.api.command import PyinfraCommand
 
 from embedfleet.facts.installed import RECORD
 from embedfleet.facts.packages import STREAM
-from embedfleet.facts.repositories import REPLACED, WRITTEN
+from embedfleet.facts.repositories import KEYS, REPLACED, WRITTEN
 from embedfleet.operations.driver import INITRAMFS
 from embedfleet.operations.shell import Told, locked
 from embedfleet.repositories import OFF
@@ -68,7 +68,11 @@ dnf -q -y --disablerepo='*' mark remove $mine >/dev/null
 free=$(dnf -q --disablerepo='*' repoquery --unneeded --qf '%{name}')
 remove() { dnf -q -y --disablerepo='*' --noautoremove remove "$@"; }
 """
+# Daemons of the driver that a deploy enabled: rpm's packages leave the links of such behind.
 _REMOVE = r"""
+for u in nvidia-persistenced nvidia-fabricmanager nvidia-imex; do
+  case " $(echo $mine) " in *" $u "* | *" nvidia-fabric-manager "*) systemctl disable -q --now $u.service 2>/dev/null || : ;; esac
+done
 go= kept=
 for p in $mine; do case " "$(echo $free)" " in *" $p "*) go="$go $p" ;; *) kept="$kept $p" ;; esac; done
 [ -z "$kept" ] || echo "#> kept, as others need them:$kept"
@@ -140,14 +144,15 @@ def accounts(users: Sequence[str], groups: Sequence[str]) -> Generator[PyinfraCo
 
 
 @operation()
-def sources(replaced: Sequence[str], stream: bool) -> Generator[PyinfraCommand, None, None]:
+def sources(replaced: Sequence[str], stream: bool, keys: Sequence[str]) -> Generator[PyinfraCommand, None, None]:
     """
     Ensure that others' package sources are as they were, and that no module stream of ours is enabled.
 
     + replaced: files in which a deploy switched an entry off; one that somebody changed since keeps that change
     + stream: whether a deploy enabled a stream of nvidia-driver
+    + keys: that dnf took into rpm's database for a repository of ours
     """
-    if not (replaced or stream):
+    if not (replaced or stream or keys):
         host.noop("no package source of others was changed")
         return
     for path in replaced:
@@ -157,11 +162,19 @@ def sources(replaced: Sequence[str], stream: bool) -> Generator[PyinfraCommand, 
             'echo "#> $p was changed by others since: see that the entry there is as it should be"; fi; rm -f "$o" "$w"',
             setting="repositories", cure=f"compare it with {REPLACED}{path}, then run uninstall.py again",
         )  # fmt: skip
-    if stream:
-        # a stream that is reset leaves a file that says so, in a folder that was not there before
+    if keys:
+        host.log(f"distrust {', '.join(keys)}")
         yield Told(
-            "dnf -q -y module reset nvidia-driver && d=/etc/dnf/modules.d && rm -f $d/nvidia-driver.module &&"
-            f" rmdir --ignore-fail-on-non-empty $d && rm -f {STREAM}",
+            "rpm -e",
+            *(QuoteString(key) for key in keys),
+            f"&& rm -f {KEYS}",
+            setting="repositories",
+            cure="see `rpm -q gpg-pubkey`",
+        )
+    if stream:
+        # a stream that is reset leaves a file that says so
+        yield Told(
+            f"dnf -q -y module reset nvidia-driver && rm -f /etc/dnf/modules.d/nvidia-driver.module {STREAM}",
             setting="repositories",
             cure="see `dnf module list` on the host, then run uninstall.py again",
         )

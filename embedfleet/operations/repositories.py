@@ -12,7 +12,7 @@ from pyinfra import host
 from pyinfra.api import FileUploadCommand, QuoteString, StringCommand, operation
 from pyinfra.api.command import PyinfraCommand
 
-from embedfleet.facts.repositories import REPLACED, WRITTEN, PackageSources
+from embedfleet.facts.repositories import KEYS, REPLACED, WRITTEN, PackageSources
 from embedfleet.operations.shell import Told, locked
 from embedfleet.repositories import Repository, switched_off
 from embedfleet.systems import System
@@ -30,6 +30,10 @@ for want in $wanted; do
   case " "$(echo $have)" " in *" $want "*) ;; *) echo "$url has key $(echo $have), not $want"; exit 1 ;; esac
 done
 gpg --batch --no-autostart --armor --export $wanted >"$t/out"
+command -v rpm >/dev/null && for want in $wanted; do
+  id=$(echo "$want" | tail -c 9 | tr A-F a-f)
+  rpm -q gpg-pubkey 2>/dev/null | grep -q "^gpg-pubkey-$id-" || { mkdir -p "${keys%/*}"; echo "$id" >>"$keys"; }
+done
 install -D -m 644 "$t/out" "$key.new" && mv -f "$key.new" "$key"
 """
 
@@ -63,7 +67,7 @@ def configured(
         yield Told(
             StringCommand(
                 "url=", QuoteString(repository.key_url), "; key=", QuoteString(repository.key(system)),
-                f"; wanted='{' '.join(repository.fingerprints)}'\n{_KEY}", _separator="",
+                f"; keys={KEYS}; wanted='{' '.join(repository.fingerprints)}'\n{_KEY}", _separator="",
             ),
             setting=f"repository {repository.name}",
             cure="see that the host reaches the key's address; where the vendor has announced a new key, pin its fingerprint in the settings",
