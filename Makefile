@@ -20,12 +20,12 @@ demo: env  ## from nothing to right embeddings, twice: the second deploy changes
 	$(PYINFRA) --limit "*x86" deploy.py -y
 	$(PYINFRA) --limit "*x86" deploy.py -y
 
-test: lint  ## everything that CI runs
-	$(BIN)/python -m tests.targets.rig up
+test: env  ## everything that CI runs
+	$(MAKE) --no-print-directory -j2 lint targets HOSTS=
 	$(BIN)/python -m pytest -m "not fault and not vm"
 
-test-all: lint  ## that, and bad input and damage on a host that serves
-	$(BIN)/python -m tests.targets.rig up
+test-all: env  ## that, and bad input and damage on a host that serves, drivers in every way, containers
+	$(MAKE) --no-print-directory -j2 lint targets HOSTS=
 	$(BIN)/python -m pytest -m "not vm"
 
 test-vm: env  ## an emulated arm64 machine: modules, initramfs, kernel command line, reboots, power cuts (not in CI: minutes)

@@ -20,6 +20,7 @@ from tests.targets.nvidia.specs import EL_KERNEL, NEWER, NEXT, OLDER
 
 pytestmark = pytest.mark.target
 
+GRACE_KERNEL = "6.8.0-139-generic-64k"
 KERNEL, NEXT_KERNEL = "6.8.0-138-generic", "6.8.0-139-generic"
 CUDA_REPO = "/etc/yum.repos.d/cuda-rhel9.repo"
 CUDA_LIST = "/etc/apt/sources.list.d/cuda-ubuntu2404-x86_64.list"
@@ -78,6 +79,7 @@ def test_one_origin_and_nobody_upgrades_it_by_the_way(ubuntu: Server) -> None:
     assert '"^linux-image-";' in held
 
 
+@pytest.mark.fault
 def test_a_reboot_that_is_not_allowed_is_pending_and_told(ubuntu: Server) -> None:
     ubuntu.archive("noble", "noble-updates")
     assert ubuntu.ok() == [], "a newer one in the archive changes nothing by itself"
@@ -89,6 +91,7 @@ def test_a_reboot_that_is_not_allowed_is_pending_and_told(ubuntu: Server) -> Non
 
 
 def test_it_is_proven_then_rebooted_into(ubuntu: Server) -> None:
+    ubuntu.archive("noble", "noble-updates")
     boot = ubuntu.boot
     assert ubuntu.ok(driver_version="newest") == ["Driver"]
     assert ubuntu.boot != boot
@@ -98,11 +101,13 @@ def test_it_is_proven_then_rebooted_into(ubuntu: Server) -> None:
     assert ubuntu.boot == boot
 
 
+@pytest.mark.fault
 def test_a_version_that_is_not_there(ubuntu: Server) -> None:
     ubuntu.refused(f"there is: {OLDER}, {NEWER}, {NEXT}".replace(f", {NEXT}", ""), driver_version="580.1.2")
     assert ubuntu.loaded == NEWER
 
 
+@pytest.mark.fault
 def test_another_branch_and_back_and_an_older_minor(ubuntu: Server) -> None:
     for branch, version, want in ((620, None, NEXT), (580, OLDER, OLDER)):
         data = {"driver_branch": branch} | ({"driver_version": version} if version else {})
@@ -243,6 +248,7 @@ def rhel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.fault
 def test_rhel_from_nothing_to_another_branch_and_back(rhel: Server) -> None:
     assert "Driver" in rhel.ok()
     assert (rhel.loaded, rhel.gpus) == (NEWER, 2)
@@ -262,10 +268,43 @@ def test_rhel_from_nothing_to_another_branch_and_back(rhel: Server) -> None:
     assert rhel.ok(driver_branch=620) == []
 
 
+@pytest.mark.fault
 def test_rhel_uninstall(rhel: Server) -> None:
     run = rhel.fleet.pyinfra("uninstall.py", "-y")
     assert run.code == 0, run.err
     # the stand-ins of rpms own no folders, and make /usr/local/cuda by a script
     loose = re.compile(r"\+ file /(usr/lib/firmware|usr/src|usr/local/cuda|var/lib/dkms)\S* [dl] ")
     left = [line for line in difference(rhel.fleet.bare or set(), snapshot(rhel.fleet)) if not loose.match(line)]
+    assert left == [], "\n".join(left)
+
+
+@pytest.fixture(scope="module")
+def grace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A GH200 under Ubuntu with a kernel of 64 KiB pages; emulated."""
+    with on_demand("gpu-grace", Path(tmp_path_factory.mktemp("gpu-grace"))) as fleet:
+        server = Server(fleet)
+        server.prepare(GRACE_KERNEL)
+        server.archive("noble", "noble-updates")
+        fleet.bare = snapshot(fleet)
+        yield server
+
+
+@pytest.mark.fault
+def test_grace_gets_the_modules_of_its_kernels_flavour(grace: Server) -> None:
+    grace.drive("boot/secure-boot", "on")
+    assert "Driver" in grace.ok(kernel_modules="open")
+    assert (grace.loaded, grace.gpus) == (NEWER, 1)
+    assert grace.fleet.on_target(f"modinfo -k {GRACE_KERNEL} -F signer nvidia").startswith("Canonical")
+    assert grace.ok() == []
+    boot = grace.boot
+    grace.ok(driver_branch=620)
+    assert (grace.loaded, grace.gpus) == (NEXT, 1)
+    assert grace.boot != boot
+
+
+@pytest.mark.fault
+def test_grace_uninstall(grace: Server) -> None:
+    run = grace.fleet.pyinfra("uninstall.py", "-y")
+    assert run.code == 0, run.err
+    left = difference(grace.fleet.bare or set(), snapshot(grace.fleet))
     assert left == [], "\n".join(left)

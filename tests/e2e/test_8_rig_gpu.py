@@ -10,7 +10,7 @@ from tests.e2e.fleet import Fleet
 from tests.targets.kernel import install_kernel
 from tests.targets.nvidia.specs import NEWER, OLDER
 
-pytestmark = pytest.mark.target
+pytestmark = [pytest.mark.target, pytest.mark.fault]
 
 KERNEL, NEXT_KERNEL = "6.8.0-138-generic", "6.8.0-139-generic"
 GPUS = "NVIDIA H100 80GB HBM3, 00000000:18:00.0\nNVIDIA H100 80GB HBM3, 00000000:2A:00.0"

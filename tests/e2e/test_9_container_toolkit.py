@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.fleet import Fleet, Run
 from tests.e2e.snapshot import difference, snapshot
 
-pytestmark = pytest.mark.target
+pytestmark = [pytest.mark.target, pytest.mark.fault]
 
 NAME = "Container toolkit | Container toolkit"
 NVIDIA = {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
@@ -148,7 +148,6 @@ def test_upgrade_and_a_newer_one_is_kept(host: Host) -> None:
     assert host.versions() == {"ii 1.19.1-1"}
 
 
-@pytest.mark.fault
 def test_a_version_that_nobody_has(host: Host) -> None:
     told = host.refused("container_toolkit_version", "1.99.0-1", container_toolkit_version="1.99.0")
     assert "was not found" in told
@@ -203,7 +202,6 @@ def test_what_is_in_daemon_json_survives(host: Host) -> None:
     host.unchanged()
 
 
-@pytest.mark.fault
 def test_a_link_stays_a_link(host: Host) -> None:
     host.on(f"mkdir -p /srv/site; mv {DAEMON} /srv/site/daemon.json; ln -s /srv/site/daemon.json {DAEMON}")
     host.unchanged()
@@ -218,7 +216,7 @@ def test_a_link_stays_a_link(host: Host) -> None:
     "text",
     [
         '{"log-driver": "journald",}',
-        *(pytest.param(text, marks=pytest.mark.fault) for text in ("", '{"runtimes": "kata"}', "\udcff")),
+        *("", '{"runtimes": "kata"}', "\udcff"),
     ],
 )
 def test_what_is_no_object_is_refused_and_stays(host: Host, text: str) -> None:
@@ -278,7 +276,6 @@ def test_cdi_needs_a_restart_which_says_what_it_ends(newer: Host) -> None:
     assert newer.pid() != pid
 
 
-@pytest.mark.fault
 def test_a_docker_that_does_not_start_gets_its_old_file_back(newer: Host) -> None:
     newer.write(DAEMON, THEIRS)
     newer.write(
@@ -342,7 +339,6 @@ def test_uninstall_puts_back_the_very_files(host: Host) -> None:
     host.on(f"rm {DAEMON}; systemctl restart docker.service")
 
 
-@pytest.mark.fault
 def test_what_was_changed_since_stays(host: Host) -> None:
     host.ok()
     host.write(DAEMON, json.dumps({**json.loads(host.on(f"cat {DAEMON}")), "debug": True}))

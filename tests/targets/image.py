@@ -126,8 +126,12 @@ DEBIAN_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 #: createrepo-c make the rpm repositories.
 MIRROR_PACKAGES = ("git", "python3-venv", "rpm", "createrepo-c")
 
-#: What a server has beside that: kmod, and gpg, which emulated takes a minute to install (elsewhere the deploy does it).
-SERVER_PACKAGES = {"amd64": ("kmod",), "arm64": ("kmod", "gpg"), "rhel9": ("kmod",)}
+#: What a server has beside that: kmod; and what the deploy of a driver does not test: the distribution's packages, and gpg.
+SERVER_PACKAGES = {
+    "amd64": ("kmod", "gpg", *(name for name in BAKED if name != "nginx")),
+    "arm64": ("kmod", "gpg"),
+    "rhel9": ("kmod",),
+}
 
 #: kmod goes by the name that it is called by.
 KMOD_LINKS = "for name in lsmod rmmod insmod modinfo modprobe depmod; do ln -sf ../bin/kmod /usr/sbin/$name; done"
