@@ -22,7 +22,7 @@ Every kind of host, what the deploy does there, and how each value is known. Gen
 container or another card. *verified*: on that hardware. A row is worth its weakest value. **No row has been verified on Grace
 or Power hardware.**
 
-This version does not do all of it yet: it installs no driver and no CUDA toolkit, no wheels (`install` must be source), and builds
+This version does not do all of it yet: it installs no wheels (`install` must be source), and builds
 nothing but vLLM from source (flags of other components). Where a row needs that, the host is refused and told so.
 
 A host's row comes from PCI ids, GPU names and SoC ids. CPU facts alone prove nothing (Graviton4 and Axion have Grace's core)

@@ -248,6 +248,10 @@ def _cpu(
 
 
 _OPEN = _read("R580 is LTS to 2028; open modules only: NVIDIA/cloud-native-docs PR#6; CUDA 13 needs R580")
+_INSTALLED = Known(
+    "run",
+    "stand-ins of NVIDIA's packages under the real apt, dnf, dpkg, rpm, modinfo, on presented hardware (docs/driver.md)",
+)
 _EMULATED = {
     field: Known("run", "emulated containers with presented hardware; vLLM itself by a stand-in (docs/testing.md)")
     for field in ("machine", "conda_subdir")
@@ -279,7 +283,7 @@ PLATFORMS: dict[str, Platform] = {
             products="NVIDIA MGX and OEM servers; DMI differs by maker",
             page_size=65536,
             notes="easiest of the Grace hosts: FlashAttention 3, native sm_90",
-            known=_EMULATED | {"driver": _OPEN},
+            known=_EMULATED | {"driver": _INSTALLED, "toolkit": _INSTALLED},
         ),
         _cuda(
             "gb200",
@@ -392,6 +396,8 @@ PLATFORMS: dict[str, Platform] = {
                 "dtype": Known("run", "vLLM 0.24 from its wheel on an H200"),
                 "capability": Known("verified", "an H200: survey, nvidia-smi and PCI id agree; other cards are read"),
                 "arch_list": _read("the card's capability, embedfleet/gpus.py"),
+                "driver": _INSTALLED,
+                "toolkit": _INSTALLED,
             },
         ),
     )

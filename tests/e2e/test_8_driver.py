@@ -140,9 +140,22 @@ def test_modules_for_the_kernel_that_boots_next(ubuntu: Server) -> None:
         assert "is there for driver" in changed.err
     assert ubuntu.ok(driver_version="newest") == ["Driver"]
     assert ubuntu.fleet.on_target(f"modinfo -k {NEXT_KERNEL} -F version nvidia") == NEWER
-    assert ubuntu.ok(driver_version="newest", reboot="always") == ["Driver"]
     assert ubuntu.fleet.on_target("uname -r") == NEXT_KERNEL
-    assert ubuntu.ok(driver_version="newest", reboot="always") == []
+    assert ubuntu.loaded == NEWER
+
+
+@pytest.mark.fault
+def test_always_reboots_for_what_the_system_waits_for_once(ubuntu: Server) -> None:
+    data = {"driver_version": "newest"}
+    ubuntu.fleet.on_target(
+        "echo '*** System restart required ***' >/run/reboot-required; echo libc6 >/run/reboot-required.pkgs"
+    )
+    boot = ubuntu.boot
+    assert ubuntu.ok(**data) == []
+    assert ubuntu.boot == boot, "the driver needs none"
+    assert ubuntu.ok(reboot="always", **data) == ["Driver"]
+    assert ubuntu.boot != boot
+    assert ubuntu.ok(reboot="always", **data) == []
 
 
 @pytest.mark.fault
