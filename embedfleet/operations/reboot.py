@@ -28,7 +28,7 @@ BOOT = """echo "$(cat /proc/sys/kernel/random/boot_id) $(sed 's/.*) //' /proc/1/
 # The gateway first: nginx closes its ports, and answers what it has. Then nothing runs or waits in the instances.
 _DRAIN = """for u in $(systemctl list-units --plain --no-legend --state=active,activating 'embedfleet-job-*' | cut -d' ' -f1); do
   echo "$u is at work"; exit 1; done
-systemctl stop embedfleet-gateway.service 'embedfleet-vllm@*' 2>/dev/null || systemctl stop embedfleet-gateway.service"""
+systemctl stop embedfleet-gateway.service && systemctl stop 'embedfleet-vllm@*'"""
 
 
 @dataclass(frozen=True, repr=False)
