@@ -113,7 +113,18 @@ def driver_action(settings: Settings, platform: Platform, survey: Survey) -> Lit
         return "none"
     if survey.dgx and settings.dgx_os_driver == "keep":
         return "keep"
-    return platform.driver.action if settings.driver == "platform" else settings.driver
+    if settings.driver != "platform":
+        return settings.driver
+    return "keep" if foreign(survey) else platform.driver.action
+
+
+def foreign(survey: Survey) -> bool:
+    """Whether a driver works that came by none of the packages that a deploy installs: an image's, or NVIDIA's installer's.
+
+    Such a one is kept unless `driver = "install"` says otherwise by name: what works is not replaced on the way.
+    """
+    modules = ("linux-modules-nvidia-", "nvidia-dkms", "nvidia-kernel-", "kmod-nvidia-")
+    return survey.driver.smi == "ok" and not any(name.startswith(modules) for name in survey.packages)
 
 
 def plan_driver(settings: Settings, platform: Platform, system: System, survey: Survey) -> Driver:

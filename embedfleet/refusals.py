@@ -14,6 +14,7 @@ from embedfleet.driver import (
     LAST_PROPRIETARY,
     cuda_toolkit,
     driver_action,
+    foreign,
     plan_driver,
     repository,
     toolkit_version,
@@ -184,6 +185,8 @@ def _driver(settings: Settings, platform: Platform, survey: Survey, _: Sources) 
     if action == "install":
         yield from _install(settings, platform, survey)
         return
+    if settings.driver == "platform" and platform.driver.action == "install" and not survey.dgx and foreign(survey):
+        yield _no("driver", f"driver {driver.version} works, and is of no package that a deploy installs: it is kept", "set driver to keep to say so, or to install to have it replaced", fatal=False)  # fmt: skip
     if "mismatch" in driver.smi:
         yield _no("driver", f"the driver is kept, and nvidia-smi says: {driver.smi}", "reboot the host: module and libraries are of different versions")  # fmt: skip
         return

@@ -60,8 +60,8 @@ s reboot; [ -e /run/reboot-required ] && cat /run/reboot-required /run/reboot-re
 s kernels; n=; for k in /boot/vmlinu[xz]-*; do [ -e "$k" ] && n=1 && echo "${k#*/vmlinu?-}"; done
   [ -n "$n" ] || for d in /lib/modules/*; do [ -d "$d" ] && echo "${d##*/}"; done
 s packages; p="@PACKAGES@"
-  dpkg-query -W -f='${db:Status-Status} ${Package} ${Version}\n' $p 'nvidia-driver-[0-9]*' 'linux-modules-nvidia-*' 'linux-image-[a-z]*' nvidia-container-toolkit 2>/dev/null |
-  sed -n 's/^installed //p'; command -v dnf >/dev/null && rpm -q --qf '@%{NAME} %{VERSION}-%{RELEASE}\n' $p nvidia-driver nvidia-open nvidia-container-toolkit 2>/dev/null |
+  dpkg-query -W -f='${db:Status-Status} ${Package} ${Version}\n' $p 'nvidia-driver-[0-9]*' 'linux-modules-nvidia-*' 'nvidia-dkms*' 'nvidia-kernel*dkms' 'linux-image-[a-z]*' nvidia-container-toolkit 2>/dev/null |
+  sed -n 's/^installed //p'; command -v dnf >/dev/null && rpm -q --qf '@%{NAME} %{VERSION}-%{RELEASE}\n' $p nvidia-driver nvidia-open kmod-nvidia-open-dkms kmod-nvidia-latest-dkms nvidia-container-toolkit 2>/dev/null |
   sed -n 's/^@//p'
 s init; f /proc/1/comm; s uid; id -u; s selinux; f /sys/fs/selinux/enforce
 s managers; for c in apt-get dnf zypper; do command -v $c >/dev/null && echo "$c there"; done

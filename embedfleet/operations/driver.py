@@ -58,6 +58,12 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
         yield failing(Problem(host.name, "driver", reason, "cure that host, then deploy again"))
         return
     reboots.began()
+    if wrong and driver.fabric and evidence.loaded and reboots.serving:
+        # Its packages stop the running Fabric Manager, and with it every CUDA program on the switches.
+        if reason := reboots.refused():
+            yield failing(Problem(host.name, "reboot", f"{wrong[0]}; {reason}, and this host's driver cannot be changed under what serves", "allow a reboot when it suits, then deploy again"))  # fmt: skip
+            return
+        yield from drained(reboots)
     if wrong:
         host.log(f"driver: {'; '.join(wrong[:4])}{f' and {len(wrong) - 4} more' if len(wrong) > 4 else ''}")
         yield from put_in(driver, system, have)

@@ -83,13 +83,13 @@ def test_debian_and_red_hat() -> None:
 
 def test_open_modules_on_grace_whatever_is_asked() -> None:
     assert made(grace(), kernel_modules="proprietary").open
-    x86 = survey("x86-gpu", os=NOBLE)
-    assert not made(x86, kernel_modules="proprietary").open
-    assert "linux-modules-nvidia-580-server-6.8.0-60-generic" in made(x86, kernel_modules="proprietary").kernel_packages
+    closed = made(survey("x86-gpu", os=NOBLE), kernel_modules="proprietary", driver="install")
+    assert not closed.open
+    assert "linux-modules-nvidia-580-server-6.8.0-60-generic" in closed.kernel_packages
 
 
 def test_fabric_manager_on_x86_switches_alone_and_imex_where_nodes_are_named() -> None:
-    x86 = made(survey("x86-gpu", os=NOBLE))
+    x86 = made(survey("x86-gpu", os=NOBLE), driver="install")
     assert "nvidia-fabricmanager-580" in x86.packages
     assert x86.fabric
     assert "nvidia-fabricmanager" in x86.services
