@@ -54,6 +54,10 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
     if not (wrong or have.initramfs_stale or idle) and _well(evidence, driver) and not _wants_reboot(evidence, reboots):
         host.noop(f"driver {evidence.loaded} is installed, loaded and works")
         return
+    if evidence.smi == "hung" and not wrong:
+        # Each further look would hang as long; what it takes is a person (a GPU off the bus, mostly).
+        yield failing(_told(evidence, driver, working(evidence, flavour=driver.flavour, fabric=driver.fabric)))
+        return
     if reason := reboots.held_back():
         yield failing(Problem(host.name, "driver", reason, "cure that host, then deploy again"))
         return
