@@ -82,6 +82,17 @@ def other_flavour(driver: Driver, name: str) -> bool:
     return built is not None
 
 
+def in_the_way(driver: Driver, have: Packages, version: str) -> list[str]:
+    """Return installed packages that must go with the transaction: modules of another flavour or branch, and the firmware of the same
+    driver from the other origin, which is in the same files (dpkg: "trying to overwrite")."""
+    found = [name for name in have.found if other_flavour(driver, name)]
+    for name in have.found:
+        firmware = re.fullmatch(r"nvidia-firmware-\d+(-server)?-([\d.]+)", name)
+        if firmware and firmware[2] == version and bool(firmware[1]) != (driver.source == "distribution"):
+            found.append(name)
+    return sorted(found)
+
+
 def choose(driver: Driver, have: Packages, available: Mapping[str, Sequence[Offer]]) -> Choice:
     """Return the version to install: one that every package of the family has.
 

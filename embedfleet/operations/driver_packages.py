@@ -16,7 +16,7 @@ from embedfleet.operations.shell import failing, locked
 from embedfleet.operations.system import installed, settled
 from embedfleet.problems import Problem
 from embedfleet.systems import System
-from embedfleet.versions import NoVersion, choose, driver_version, other_flavour
+from embedfleet.versions import NoVersion, choose, driver_version, in_the_way
 
 # Only the family may go in such a transaction. Vendors' systems hang more on their driver (Olares#3512: a purge by glob took
 # containerd and ssh along), so what else would be removed is asked before.
@@ -65,13 +65,14 @@ def put_in(driver: Driver, system: System, have: Packages) -> Generator[PyinfraC
         yield failing(Problem(host.name, "driver", str(error), cure))
         return
     host.log(f"install driver {choice.driver} ({driver.flavour} modules, from {driver.source})")
-    gone = sorted(name for name in have.found if other_flavour(driver, name))
+    gone = in_the_way(driver, have, choice.driver)
     joint = "=" if system.manager == "apt" else "-"
     specs = [f"{name}{joint}{version}" for name, version in choice.packages.items()]
     specs += [name for name in driver.kernel_packages if name not in choice.packages]
     if system.manager == "apt":
         specs += [f"{name}-" for name in gone]
-        options = "--allow-downgrades --allow-change-held-packages"
+        # fix-broken: a transaction that failed half-way left dependencies open, which this one closes or is refused
+        options = "--fix-broken --allow-downgrades --allow-change-held-packages"
     guard = _GUARD[system.manager].format(specs=" ".join(specs), options=options)
     family = "|".join(driver.removable)
     yield locked(

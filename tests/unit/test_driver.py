@@ -25,7 +25,7 @@ from embedfleet.facts.survey import Survey
 from embedfleet.platforms import PLATFORMS
 from embedfleet.settings import Settings
 from embedfleet.systems import DEBIAN, RHEL10, system_of
-from embedfleet.versions import Choice, NoVersion, amiss, choose, driver_version, fits, other_flavour
+from embedfleet.versions import Choice, NoVersion, amiss, choose, driver_version, fits, in_the_way, other_flavour
 from tests.unit.hosts import survey
 
 NOBLE = 'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04"'
@@ -249,6 +249,18 @@ def test_of_two_origins_the_other_ones_modules_are_another_flavour() -> None:
     assert not other_flavour(dkms, "nvidia-dkms-580-open")
     assert other_flavour(dkms, "nvidia-dkms-580")
     assert not other_flavour(dkms, "nvidia-utils-580-server"), "apt itself sees to names that conflict"
+
+
+def test_firmware_of_the_other_origin_is_in_the_way() -> None:
+    both = {
+        name: Package("1")
+        for name in ("nvidia-firmware-580-server-580.173.02", "nvidia-firmware-580-server-580.159.03")
+    }
+    dkms = made(grace(), driver_source="nvidia")
+    assert in_the_way(dkms, Packages(both), "580.173.02") == ["nvidia-firmware-580-server-580.173.02"]
+    assert in_the_way(DRIVER, Packages(both), "580.173.02") == [], (
+        "of the same origin it stays with the module that is loaded"
+    )
 
 
 def test_parsing_of_packages() -> None:
