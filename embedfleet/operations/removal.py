@@ -13,6 +13,7 @@ from embedfleet.facts.packages import STREAM
 from embedfleet.facts.repositories import KEYS, REPLACED, WRITTEN
 from embedfleet.operations.driver import INITRAMFS
 from embedfleet.operations.shell import Told, locked
+from embedfleet.operations.system import SETTLE
 from embedfleet.repositories import OFF
 from embedfleet.systems import System
 
@@ -45,10 +46,9 @@ def units(files: Sequence[str], running: Sequence[str]) -> Generator[PyinfraComm
 # else depends on by now stays. No glob, no autoremove: what was unneeded before embedfleet came is none of its business.
 _APT = r"""
 set -e; export LC_ALL=C DEBIAN_FRONTEND=noninteractive
-n=0; until dpkg --configure -a --force-confdef --force-confold && apt-get check -qq; do
-  n=$((n+1)); [ $n -lt 60 ] || exit 1; echo 'waiting for another apt or dpkg'; sleep 5; done
+@SETTLE@
 apt-mark auto $mine >/dev/null
-o='-o APT::AutoRemove::SuggestsImportant=0 -o APT::AutoRemove::RecommendsImportant=0 -o DPkg::Lock::Timeout=300 -o APT::Protect-Kernels=false'
+o='-o APT::AutoRemove::SuggestsImportant=0 -o APT::AutoRemove::RecommendsImportant=0 -o DPkg::Lock::Timeout=300 -o APT::Protect-Kernels=false --fix-broken'
 free=$(apt-get $o -s --purge autoremove)
 free=$(printf '%s\n' "$free" | sed -n 's/^\(Purg\|Remv\) \([^ ]*\).*/\2/p' | sed 's/:.*//')
 remove() {
@@ -92,7 +92,7 @@ def packages(names: Sequence[str], system: System) -> Generator[PyinfraCommand, 
         host.noop("no package of ours")
         return
     host.log(f"remove {', '.join(names)}")
-    script = {"apt": _APT, "dnf": _DNF}[system.manager]
+    script = {"apt": _APT.replace("@SETTLE@", SETTLE), "dnf": _DNF}[system.manager]
     cure = "repair the package manager on the host (dpkg --audit, dnf check), then run uninstall.py again"
     yield locked(f"mine='{' '.join(names)}'\n{script}{_REMOVE}", setting="packages", cure=cure)
 

@@ -54,9 +54,9 @@ ASKED = f"{RECORD}/packages.asked"
 # A run that lost its connection leaves dpkg half-configured: finish it. It may also leave apt at work on the host, as
 # unattended-upgrades do: wait, since dpkg itself and `apt-get update` know no time-out for their locks. dnf waits by itself.
 # A package that cannot be configured (a DKMS build without headers) is no reason to wait: what comes next may cure it.
-_SETTLE = (
+SETTLE = (
     "n=0; until o=$(DEBIAN_FRONTEND=noninteractive dpkg --configure -a --force-confdef --force-confold 2>&1 && apt-get check -qq 2>&1);"
-    ' do case $o in *lock*) ;; *) echo "$o" | tail -n 20; break ;; esac;'
+    ' do case $o in *' lock'*) ;; *) echo "$o" | tail -n 20; break ;; esac;'
     " n=$((n+1)); [ $n -lt 60 ] || { echo \"$o\" | tail -n 5; exit 1; }; echo 'waiting for another apt or dpkg'; sleep 5; done"
 )
 
@@ -77,7 +77,7 @@ _OPTIONS = {
 def settled(system: System) -> Generator[PyinfraCommand, None, None]:
     """Finish what an interrupted run left, and wait for another apt or dpkg."""
     if system.manager == "apt":
-        yield locked(_SETTLE, setting="packages", cure="end what holds dpkg on the host, then deploy again")
+        yield locked(SETTLE, setting="packages", cure="end what holds dpkg on the host, then deploy again")
 
 
 def installed(
