@@ -56,7 +56,7 @@ ASKED = f"{RECORD}/packages.asked"
 # A package that cannot be configured (a DKMS build without headers) is no reason to wait: what comes next may cure it.
 SETTLE = (
     "n=0; until o=$(DEBIAN_FRONTEND=noninteractive dpkg --configure -a --force-confdef --force-confold 2>&1 && apt-get check -qq 2>&1);"
-    ' do case $o in *' lock'*) ;; *) echo "$o" | tail -n 20; break ;; esac;'
+    ' do case $o in *" lock"*) ;; *) echo "$o" | tail -n 20; break ;; esac;'
     " n=$((n+1)); [ $n -lt 60 ] || { echo \"$o\" | tail -n 5; exit 1; }; echo 'waiting for another apt or dpkg'; sleep 5; done"
 )
 

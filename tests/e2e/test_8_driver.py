@@ -140,6 +140,7 @@ def test_modules_for_the_kernel_that_boots_next(ubuntu: Server) -> None:
         assert "is there for driver" in changed.err
     assert ubuntu.ok(driver_version="newest") == ["Driver"]
     assert ubuntu.fleet.on_target(f"modinfo -k {NEXT_KERNEL} -F version nvidia") == NEWER
+    ubuntu.ok(driver_version="newest", reboot="always")  # into that kernel, unless the driver needed a reboot as well
     assert ubuntu.fleet.on_target("uname -r") == NEXT_KERNEL
     assert ubuntu.loaded == NEWER
 
