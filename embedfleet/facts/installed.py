@@ -88,7 +88,7 @@ if [ -s $r/packages.ours ]; then
   own=" @OWN@ $(echo $(cat $r/packages.asked 2>/dev/null)) "
   if all=$(@LISTED@) && [ -n "$all" ] && manual=$(@MANUAL@); then
     for p in $(cat $r/packages.ours); do
-      case $nl$all$nl in *"$nl"installed\ "$p$nl"*) ;; *) continue ;; esac
+      case $nl$all$nl in *"$nl"config-files\ "$p$nl"*) echo "package $p"; continue ;; *"$nl"not-installed\ "$p$nl"*) continue ;; *\ "$p$nl"*) ;; *) continue ;; esac
       case "$own" in *" $p "*) ;; *) case $nl$manual$nl in *"$nl$p$nl"*) continue ;; esac ;; esac
       echo "package $p"
     done

@@ -47,6 +47,10 @@ def units(files: Sequence[str], running: Sequence[str]) -> Generator[PyinfraComm
 _APT = r"""
 set -e; export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 @SETTLE@
+of() { dpkg-query -W -f '${db:Status-Status} ${Package}\n' $mine 2>/dev/null | sed -n "s/^$1 //p"; }
+# what gave way to another package of ours left its configuration
+left=$(of config-files); [ -z "$left" ] || dpkg --purge $left
+mine=$(of '[a-bd-z][a-z-]*'); [ -n "$mine" ] || exit 0
 apt-mark auto $mine >/dev/null
 o='-o APT::AutoRemove::SuggestsImportant=0 -o APT::AutoRemove::RecommendsImportant=0 -o DPkg::Lock::Timeout=300 -o APT::Protect-Kernels=false --fix-broken'
 free=$(apt-get $o -s --purge autoremove)

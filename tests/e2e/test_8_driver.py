@@ -216,6 +216,7 @@ def test_gpus_that_are_gone_and_modules_that_do_not_load(ubuntu: Server) -> None
 def test_from_canonicals_packages_to_nvidias_and_a_build_that_fails(ubuntu: Server) -> None:
     on = ubuntu.fleet.on_target
     data = {"driver_source": "nvidia", "driver_version": NEWER}
+    ubuntu.archive("noble", "noble-updates")
     kernel = on("uname -r")
     on(
         f"apt-get update -qq; apt-get -qq -y install linux-headers-{kernel} >/dev/null; rm /usr/src/linux-headers-{kernel}/include/generated/autoconf.h"
