@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from embedfleet.driver import NOUVEAU, Driver, preferences, unattended
+from embedfleet.driver import Driver
+from embedfleet.driver_files import NOUVEAU, preferences, unattended
 from embedfleet.facts.packages import INITRAMFS_STALE
 from embedfleet.facts.state import ROOT, FileState
 from embedfleet.platforms import Platform

@@ -15,11 +15,10 @@ from embedfleet.driver import (
     Driver,
     cuda_home,
     plan_driver,
-    preferences,
     repository,
     toolkit_version,
-    unattended,
 )
+from embedfleet.driver_files import preferences, unattended
 from embedfleet.facts.packages import Offer, Package, Packages, order, parse_available, parse_installed
 from embedfleet.facts.survey import Survey
 from embedfleet.platforms import PLATFORMS
