@@ -47,6 +47,7 @@ CAUSES: dict[str, str] = {
     "module-disabled": "modprobe.d(5); Linux kernel-parameters.txt, module_blacklist",
     "nouveau": "NVIDIA's driver installation guide, Disabling nouveau",
     "other-driver": "NVIDIA's open-gpu-kernel-modules, nv-pci.c: already bound to",
+    "initramfs-missing": "",
     "nouveau-not-off": "NVIDIA's driver installation guide, Disabling nouveau",
     "secure-boot-unknown": _SIGNING,
     "secure-boot-unsigned": _SIGNING,

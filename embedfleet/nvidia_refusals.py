@@ -100,6 +100,8 @@ def _install(settings: Settings, platform: Platform, survey: Survey) -> Found:
         )
     if not wanted.open and wanted.branch > LAST_PROPRIETARY:
         yield refusal("kernel_modules", f"branch {wanted.branch} has no proprietary modules", "leave kernel_modules at open", source="release notes of R620")  # fmt: skip
+    if survey.runfile:
+        yield refusal("driver", f"a driver is there that came by NVIDIA's installer ({survey.runfile})", "nvidia-uninstall --silent, or driver = 'keep'", matters="packages over its files leave two drivers, of which either may be loaded")  # fmt: skip
     if settings.driver_source == "distribution" and survey.os_id != "ubuntu":
         yield refusal(
             "driver_source",

@@ -37,6 +37,13 @@ def _before_reboot(evidence: Evidence, flavour: Flavour) -> Iterator[Finding]:
             f"it is not known which kernel the next boot starts: {evidence.next_remark or 'nothing tells'}",
             "set GRUB_DEFAULT to 0 or to the full name of an entry, then update-grub (RHEL: grubby --set-default)",
         )
+    if evidence.has_initrd(evidence.kernel) and not evidence.has_initrd(evidence.next_kernel):
+        # A full /boot leaves a kernel without one, and such a kernel finds no disk.
+        yield found(
+            "initramfs-missing",
+            f"kernel {evidence.next_kernel} would boot next, and has no initramfs, as {evidence.kernel} has",
+            f"see that /boot has room, then update-initramfs -c -k {evidence.next_kernel} (RHEL: dracut --force --kver {evidence.next_kernel})",
+        )
     yield from disabled(evidence)
     if (evidence.nouveau or evidence.nova) and not evidence.nouveau_off:
         name = "nouveau" if evidence.nouveau else "nova_core"

@@ -72,11 +72,21 @@ class Repository:
 
 
 def place(uri: str, machine: str) -> str:
-    """Return what makes two URIs the same place: host and path, without scheme, end slash and apt's and dnf's variables."""
-    for variable in ("$(ARCH)", "$basearch"):
-        uri = uri.replace(variable, DPKG_ARCH.get(machine, machine) if "ARCH" in variable else machine)
-    parts = urlsplit(uri)
-    return f"{parts.netloc.rpartition('@')[2].lower()}{parts.path}".rstrip("/")
+    """Return what makes two URIs the same place: host and path, without scheme, default port, end slash, apt's and dnf's variables."""
+    uri = uri.strip("\"'").replace("$(ARCH)", DPKG_ARCH.get(machine, machine))
+    for variable in ("${basearch}", "$basearch", "${arch}", "$arch"):
+        uri = uri.replace(variable, machine)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # somebody's, and no place of ours
+        return uri
+    host = re.sub(r":(80|443)$", "", parts.netloc.rpartition("@")[2].lower())
+    return f"{host}{parts.path}".rstrip("/")
+
+
+def without_password(uri: str) -> str:
+    """Return a URI for people and logs: without user and password."""
+    return re.sub(r"^([a-z+]+://)[^/@]*@", r"\1", uri)
 
 
 def switched_off(files: Mapping[str, str], repositories: tuple[Repository, ...], machine: str) -> dict[str, str]:
@@ -123,7 +133,11 @@ def _ini(text: str, ours: set[str], machine: str) -> str:
     parts = re.split(r"(?m)^(?=\[)", text)
     for index, part in enumerate(parts):
         uris = re.search(r"(?m)^baseurl\s*=\s*(.*)$", part)
-        if not uris or place(uris[1].strip(), machine) not in ours or re.search(r"(?m)^enabled\s*=\s*0\s*$", part):
+        if (
+            not uris
+            or not any(place(uri, machine) in ours for uri in re.split(r"[\s,]+", uris[1]))
+            or re.search(r"(?m)^enabled\s*=\s*0\s*$", part)
+        ):
             continue
         part = re.sub(r"(?m)^enabled\s*=.*\n?", "", part)
         parts[index] = re.sub(r"(?m)^(?=baseurl)", f"{OFF.strip().rstrip(':')}\nenabled=0\n", part, count=1)

@@ -117,6 +117,10 @@ def choose(driver: Driver, have: Packages, available: Mapping[str, Sequence[Offe
     installed = _installed(driver, have.found)
     if not driver.version and installed in fitting:
         chosen = installed
+    elif not driver.version and fits(driver, installed):
+        raise NoVersion(
+            f"driver {installed} is there, and the package sources no longer have all of its packages; there is: {', '.join(fitting)}"
+        )
     packages = {name: versions[chosen] for name, versions in by_package.items()}
     for name in driver.kernel_packages:
         fit = [offer for offer in available.get(name, ()) if order(offer.needs) <= order(chosen)]

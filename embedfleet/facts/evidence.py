@@ -28,6 +28,7 @@ class Evidence:
     :param kernel: the running kernel
     :param next_kernel: the kernel that the next boot would start, see `embedfleet.facts.next_kernel`; "" for unknown
     :param next_remark: how `next_kernel` was found, or why it is unknown
+    :param initrds: names of the initramfs images in /boot that are not empty
     :param modules: NVIDIA's module for the running kernel and for every other one that the host has
     :param loaded: version of the loaded module, "" for none
     :param loaded_open: whether the loaded one is the open one
@@ -60,6 +61,7 @@ class Evidence:
     kernel: str = ""
     next_kernel: str = ""
     next_remark: str = ""
+    initrds: tuple[str, ...] = ()
     modules: tuple[KernelModule, ...] = ()
     loaded: str = ""
     loaded_open: bool | None = None
@@ -90,6 +92,10 @@ class Evidence:
     def module(self, kernel: str) -> KernelModule:
         """Return what is known of the module for `kernel`; of one that the host does not have, nothing is."""
         return next((module for module in self.modules if module.kernel == kernel), KernelModule(kernel))
+
+    def has_initrd(self, kernel: str) -> bool:
+        """Say whether `kernel` has an initramfs, by Debian's name of it or Red Hat's."""
+        return bool({f"initrd.img-{kernel}", f"initramfs-{kernel}.img", f"initrd-{kernel}"} & set(self.initrds))
 
     @property
     def running_module(self) -> KernelModule:
@@ -176,6 +182,7 @@ def parse(output: list[str]) -> Evidence:
         kernel=kernel,
         next_kernel=next_one,
         next_remark=remark,
+        initrds=tuple(line.strip() for line in lines("initrds")),
         modules=read.modules(lines("modules"), lines("files"), lines("dkms")),
         loaded=banner.loaded,
         loaded_open=banner.loaded_open,

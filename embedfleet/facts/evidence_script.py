@@ -20,6 +20,7 @@ s boot; echo "$(f "$R/proc/sys/kernel/random/boot_id") $(sed 's/.*) //' "$R/proc
 s kernel; k0=$(uname -r); echo "$k0"; s cmdline; f "$R/proc/cmdline" | head -c 4096
 
 s images; for i in "$R"/boot/vmlinu[xz]-*; do [ -e "$i" ] && echo "${i##*/}"; done | head -n 40
+s initrds; for i in "$R"/boot/initr*; do [ -s "$i" ] && echo "${i##*/}"; done | head -n 80
 s grubby; has grubby && grubby --default-kernel 2>/dev/null | head -n 1
 s link; { readlink "$R/vmlinuz" || readlink "$R/boot/vmlinuz"; } 2>/dev/null
 s grub; for g in "$R/boot/grub" "$R/boot/grub2"; do

@@ -10,6 +10,10 @@ from pyinfra.api import FactBase, StringCommand
 REPLACED = "/var/lib/embedfleet/replaced"
 #: The same files as we left them, which tells whether somebody changed them since.
 WRITTEN = "/var/lib/embedfleet/written"
+#: Takes our words in $f back, $off being what a line that we switched off begins with; stanzas have a line of words and one that
+#: switches them off.
+UNDO = 'sed -i -e "s|^$off||" -e "/^# switched off by embedfleet/{N;d}" "$f"'
+
 #: Ids of keys that were not in rpm's database before dnf took them for a repository of ours.
 KEYS = "/var/lib/embedfleet/keys.ours"
 

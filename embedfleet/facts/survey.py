@@ -51,6 +51,7 @@ s banner; f /proc/driver/nvidia/version; s module; f /sys/module/nvidia/version
 m() { command -v modinfo >/dev/null && modinfo -F "$1" nvidia 2>/dev/null; }
 s disk_module; m version; s licence; m license
 s libraries; for l in /usr/lib/*/libnvidia-ml.so.*.* /usr/lib64/libnvidia-ml.so.*.*; do [ -e "$l" ] && echo "$l"; done
+s runfile; for f in /usr/bin/nvidia-uninstall /usr/bin/nvidia-installer; do [ -e "$f" ] && echo "$f"; done
 s nouveau; [ -d /sys/module/nouveau ] && echo loaded
 s secureboot; secureboot
 s compilers; for c in gcc g++; do v=$($c -dumpfullversion 2>/dev/null) && echo "$c $v"; done
@@ -93,6 +94,7 @@ class Survey:
     :param pci: NVIDIA display or 3D controllers on the PCI bus, driver or not
     :param nvswitches: NVSwitches on the PCI bus, which join the GPUs of HGX boards
     :param gpus: the GPUs that nvidia-smi lists
+    :param runfile: NVIDIA's own installer, which a driver came by that no package manager knows; "" for none
     :param secure_boot: whether the firmware enforces signatures
     :param os_like: what the system says it is like (ID_LIKE)
     :param selinux: whether SELinux enforces; None where there is none
@@ -130,6 +132,7 @@ class Survey:
     nvswitches: int = 0
     gpus: tuple[Gpu, ...] = ()
     driver: Driver = field(default_factory=Driver)
+    runfile: str = ""
     secure_boot: bool | None = None
     selinux: bool | None = None
     compilers: dict[str, str] = field(default_factory=dict)
@@ -218,6 +221,7 @@ def parse(output: list[str]) -> Survey:
         nvswitches=sum(line.split()[2:3] in (["0x1af1"], ["0x22a3"]) for line in lines("pci")),
         gpus=gpus,
         driver=driver,
+        runfile=first("runfile"),
         secure_boot=parse_secure_boot(lines("secureboot")),
         selinux={"0": False, "1": True}.get(first("selinux")),
         compilers=parse_versions(lines("compilers")),

@@ -15,9 +15,10 @@ from embedfleet.facts.packages import INITRAMFS_STALE, DriverPackages
 from embedfleet.operations.driver_packages import outdated, put_in
 from embedfleet.operations.reboot import Reboots, drained, rebooted, serving_again
 from embedfleet.operations.shell import Told, failing
+from embedfleet.operations.system import settled
 from embedfleet.problems import Problem
 from embedfleet.systems import System
-from embedfleet.versions import amiss
+from embedfleet.versions import amiss, fits
 
 # update-initramfs and dracut do nothing where their result would be the same, but they take minutes to find out: a mark tells
 # that a file which goes into the image was written since.
@@ -61,6 +62,11 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
     if reason := reboots.held_back():
         yield failing(Problem(host.name, "driver", reason, "cure that host, then deploy again"))
         return
+    if wrong and _changes(evidence, driver) and (stop := _no_way(evidence, driver)):
+        yield failing(
+            _told(evidence, driver, stop, "nothing was changed, since the reboot that it takes cannot be done: ")
+        )
+        return
     reboots.began()
     if wrong and driver.fabric and evidence.loaded and reboots.serving:
         # Its packages stop the running Fabric Manager, and with it every CUDA program on the switches.
@@ -85,7 +91,7 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
         yield from _services(driver)
     evidence = host.get_fact(DriverEvidence)
     if not _well(evidence, driver) or _wants_reboot(evidence, reboots):
-        yield from _reboot(driver, evidence, reboots)
+        yield from _reboot(driver, system, evidence, reboots)
         evidence = host.get_fact(DriverEvidence)
     findings = working(evidence, flavour=driver.flavour, fabric=driver.fabric)
     if findings:
@@ -93,6 +99,19 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
         return
     yield from serving_again(reboots)
     reboots.done()
+
+
+def _changes(evidence: Evidence, driver: Driver) -> bool:
+    """Whether another module than the loaded one is to come."""
+    if not evidence.loaded:
+        return False
+    return driver.version == "newest" or not fits(driver, evidence.loaded) or evidence.loaded_open != driver.open
+
+
+def _no_way(evidence: Evidence, driver: Driver) -> tuple[Finding, ...]:
+    """What stands in the way of a reboot and no package can cure: found before the driver under a running module is changed."""
+    causes = ("next-kernel-unknown", "module-disabled")
+    return tuple(each for each in before_reboot(evidence, flavour=driver.flavour) if each.cause in causes)
 
 
 def _kept(driver: Driver, evidence: Evidence) -> Generator[PyinfraCommand, None, None]:
@@ -139,7 +158,9 @@ def _services(driver: Driver) -> Generator[PyinfraCommand, None, None]:
         )  # fmt: skip
 
 
-def _reboot(driver: Driver, evidence: Evidence, reboots: Reboots) -> Generator[PyinfraCommand, None, None]:
+def _reboot(
+    driver: Driver, system: System, evidence: Evidence, reboots: Reboots
+) -> Generator[PyinfraCommand, None, None]:
     """Reboot, where that is the cure, the settings allow it, and the driver is proven for the kernel that comes next."""
     findings = working(evidence, flavour=driver.flavour, fabric=driver.fabric)
     why = [finding.reason for finding in findings if finding.reboot]
@@ -161,6 +182,7 @@ def _reboot(driver: Driver, evidence: Evidence, reboots: Reboots) -> Generator[P
     host.log(f"reboot: {'; '.join(why)}")
     if evidence.holders:
         host.log(f"it ends {', '.join(f'{each.name} ({each.pid})' for each in evidence.holders[:5])}")
+    yield from settled(system)  # not under somebody's apt
     yield from drained(reboots)
     yield from rebooted(evidence.boot, reboots)
     if not host.get_fact(DriverEvidence).loaded:

@@ -8,12 +8,11 @@ from collections.abc import Generator
 from pyinfra import host
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.api.state import StateStage
-from pyinfra.operations import apt
 
 from embedfleet.driver import Driver
 from embedfleet.facts.packages import STREAM, AvailablePackages, Offer, Packages
 from embedfleet.operations.shell import failing, locked
-from embedfleet.operations.system import installed, settled
+from embedfleet.operations.system import installed, settled, updated
 from embedfleet.problems import Problem
 from embedfleet.systems import System
 from embedfleet.versions import NoVersion, choose, driver_version, in_the_way
@@ -49,8 +48,7 @@ def put_in(driver: Driver, system: System, have: Packages) -> Generator[PyinfraC
     yield from settled(system)
     options = ""
     if system.manager == "apt":
-        for command in apt.update._inner():
-            yield locked(command, setting="driver", cure="see whether apt-get update works on the host")
+        yield updated(setting="driver", cure="see whether apt-get update works on the host")
     else:
         options = "--disableexcludes=all --allowerasing"
         if driver.module and have.stream != driver.module.partition(":")[2]:

@@ -30,6 +30,9 @@ _DRAIN = """for u in $(systemctl list-units --plain --no-legend --state=active,a
   echo "$u is at work"; exit 1; done
 systemctl stop embedfleet-gateway.service && systemctl stop 'embedfleet-vllm@*'"""
 
+_UNDRAIN = """systemctl start embedfleet-gateway.service
+for u in /etc/systemd/system/*.wants/embedfleet-vllm@*; do [ -L "$u" ] && systemctl start --no-block "${u##*/}"; done; :"""
+
 
 @dataclass(frozen=True, repr=False)
 class Reboots:
@@ -90,7 +93,7 @@ def rebooted(boot: str, reboots: Reboots) -> Generator[PyinfraCommand, None, Non
     """
 
     def wait(state: State, host: Host) -> bool:
-        deadline = time.monotonic() + reboots.timeout
+        deadline, here = time.monotonic() + reboots.timeout, ""
         while time.monotonic() < deadline:
             # No sleep in vain: a host that refuses connections is asked again, one that takes none costs the connection's limit.
             time.sleep(2)
@@ -100,15 +103,28 @@ def rebooted(boot: str, reboots: Reboots) -> Generator[PyinfraCommand, None, Non
                 status, output = host.run_shell_command(StringCommand(BOOT)) if host.connected else (False, None)
             except (PyinfraError, OSError, EOFError):
                 continue
-            if status and output and " ".join(output.stdout_lines) not in ("", boot):
+            here = " ".join(output.stdout_lines) if status and output else ""
+            if here not in ("", boot):
                 reboots.boots.append(boot)
                 return True
-        reason = f"it did not come back within {reboots.timeout} s of its reboot"
-        report.add(Problem(host.name, "reboot", reason, "look at its console; reboot_timeout is in the settings"))
+        if here == boot:  # it answers, and nothing happened: what was drained serves again
+            host.run_shell_command(StringCommand(_UNDRAIN))
+            problem = Problem(
+                host.name,
+                "reboot",
+                "systemctl reboot did nothing; what was drained runs again",
+                "see `systemctl list-jobs`, and reboot the host by hand",
+            )
+        else:
+            reason = f"it did not come back within {reboots.timeout} s of its reboot"
+            problem = Problem(host.name, "reboot", reason, "look at its console; reboot_timeout is in the settings")
+        report.add(problem)
         return False
 
     yield StringCommand("( sleep 1 && systemctl reboot ) </dev/null >/dev/null 2>&1 &")
     yield FunctionCommand(wait, (), {})
+    # sshd answers before all is up: what is asked next is to find services that have started
+    yield StringCommand("timeout 300 systemctl is-system-running --wait >/dev/null 2>&1 || :")
 
 
 def serving_again(reboots: Reboots) -> Generator[PyinfraCommand, None, None]:

@@ -10,7 +10,7 @@ from pyinfra.api.command import PyinfraCommand
 
 from embedfleet.facts.installed import RECORD
 from embedfleet.facts.packages import STREAM
-from embedfleet.facts.repositories import KEYS, REPLACED, WRITTEN
+from embedfleet.facts.repositories import KEYS, REPLACED, UNDO, WRITTEN
 from embedfleet.operations.driver import INITRAMFS
 from embedfleet.operations.shell import Told, locked
 from embedfleet.operations.system import SETTLE
@@ -162,7 +162,7 @@ def sources(replaced: Sequence[str], stream: bool, keys: Sequence[str]) -> Gener
     for path in replaced:
         yield Told(
             StringCommand("p=", QuoteString(path), "; off=", QuoteString(OFF), f"; o={REPLACED}$p; w={WRITTEN}$p;", _separator=""),
-            'if cmp -s "$p" "$w"; then cp "$o" "$p"; elif [ -e "$p" ]; then sed -i "s|^$off||" "$p";',
+            f'if cmp -s "$p" "$w"; then cp "$o" "$p"; elif [ -e "$p" ]; then {UNDO.replace("$f", "$p")};',
             'echo "#> $p was changed by others since: see that the entry there is as it should be"; fi; rm -f "$o" "$w"',
             setting="repositories", cure=f"compare it with {REPLACED}{path}, then run uninstall.py again",
         )  # fmt: skip

@@ -12,9 +12,10 @@ from pyinfra import host
 from pyinfra.api import FileUploadCommand, QuoteString, StringCommand, operation
 from pyinfra.api.command import PyinfraCommand
 
-from embedfleet.facts.repositories import KEYS, REPLACED, WRITTEN, PackageSources
+from embedfleet.facts.repositories import KEYS, REPLACED, UNDO, WRITTEN, PackageSources
 from embedfleet.operations.shell import Told, locked
-from embedfleet.repositories import Repository, switched_off
+from embedfleet.operations.system import updated
+from embedfleet.repositories import OFF, Repository, switched_off, without_password
 from embedfleet.systems import System
 
 # No operation of pyinfra's fits: apt.key takes whatever the server has, and does not notice another key later. Only keys whose
@@ -27,7 +28,7 @@ export GNUPGHOME=$t
 gpg --batch --no-autostart --quiet --import "$t/key" 2>"$t/said" || { cat "$t/said"; exit 1; }
 have=$(gpg --batch --no-autostart --with-colons --list-keys 2>/dev/null | awk -F: '$1=="pub"{p=1} p&&$1=="fpr"{print $10; p=0}')
 for want in $wanted; do
-  case " "$(echo $have)" " in *" $want "*) ;; *) echo "$url has key $(echo $have), not $want"; exit 1 ;; esac
+  case " "$(echo $have)" " in *" $want "*) ;; *) echo "the key there is $(echo $have), not $want"; exit 1 ;; esac
 done
 gpg --batch --no-autostart --armor --export $wanted >"$t/out"
 command -v rpm >/dev/null && for want in $wanted; do
@@ -117,20 +118,25 @@ def _edit(path: str, text: str) -> Generator[PyinfraCommand, None, None]:
     """Change somebody else's file: its mode and owner stay, and the first original is kept for uninstall.py."""
     temp = _temp(path, text)
     yield FileUploadCommand(io.StringIO(text), temp)
+    # One that somebody changed since our last edit has a new original: what it is now, with our words taken back.
     yield StringCommand(
-        StringCommand("set -e; p=", QuoteString(path), "; t=", QuoteString(temp), _separator=""),
-        f'; o={REPLACED}$p; w={WRITTEN}$p; mkdir -p "${{o%/*}}" "${{w%/*}}"; [ -e "$o" ] || cp -p "$p" "$o"; cp "$t" "$p"; cp "$t" "$w"; rm -f "$t"',
+        StringCommand(
+            "set -e; p=", QuoteString(path), "; t=", QuoteString(temp), "; off=", QuoteString(OFF), _separator=""
+        ),
+        f'; o={REPLACED}$p; w={WRITTEN}$p; mkdir -p "${{o%/*}}" "${{w%/*}}"; if ! [ -e "$o" ]; then cp -p "$p" "$o";'
+        f' elif ! cmp -s "$p" "$w"; then cp -p "$p" "$o"; {UNDO.replace("$f", "$o")}; fi; cp "$t" "$p"; cp "$t" "$w"; rm -f "$t"',
     )
 
 
 def _read(repository: Repository, system: System) -> Told:
     """Fetch the lists of one repository: `apt-get update` for all ends with 0 when a server answers 503 (seen)."""
+    cure = f"see that the host reaches {without_password(repository.uri)}, and that its signature is of the pinned key; then deploy again"
+    setting = f"repository {repository.name}"
     if system.manager == "apt":
-        command = (
-            "DEBIAN_FRONTEND=noninteractive apt-get -q update --error-on=any -o APT::Get::List-Cleanup=0 -o DPkg::Lock::Timeout=300"
-            f" -o Dir::Etc::sourceparts=- -o Dir::Etc::sourcelist={repository.path(system)}"
+        options = (
+            "--error-on=any -o APT::Get::List-Cleanup=0 -o Dir::Etc::sourceparts=-"
+            f" -o Dir::Etc::sourcelist={repository.path(system)}"
         )
-    else:
-        command = f"dnf -q -y --disablerepo='*' --enablerepo='embedfleet-{repository.name}' makecache"
-    cure = f"see that the host reaches {repository.uri}, and that its signature is of the pinned key; then deploy again"
-    return locked(command, setting=f"repository {repository.name}", cure=cure)
+        return updated(options, setting=setting, cure=cure)
+    command = f"dnf -q -y --disablerepo='*' --enablerepo='embedfleet-{repository.name}' makecache"
+    return locked(command, setting=setting, cure=cure)

@@ -9,11 +9,10 @@ from pyinfra.api import QuoteString, StringCommand, operation
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.facts.deb import DebPackages
 from pyinfra.facts.rpm import RpmPackages
-from pyinfra.operations import apt
 
 from embedfleet.facts.installed import RECORD
 from embedfleet.facts.state import Accounts, TrustedCertificates
-from embedfleet.operations.shell import locked
+from embedfleet.operations.shell import Told, locked
 from embedfleet.systems import System
 
 
@@ -74,6 +73,14 @@ _OPTIONS = {
 }
 
 
+def updated(options: str = "", setting: str = "packages", cure: str = _CURE) -> Told:
+    """Fetch apt's lists, waiting for another apt that does: their lock knows no time-out of its own (DPkg::Lock::Timeout is another's)."""
+    update = f"DEBIAN_FRONTEND=noninteractive apt-get -q update {options} 2>&1"
+    wait = 'case $o in *"ould not get lock"*) ;; *) echo "$o"; exit $rc ;; esac; n=$((n+1)); [ $n -lt 60 ] || { echo "$o"; exit 1; }; sleep 5'
+    script = f'n=0; while :; do rc=0; o=$({update}) || rc=$?; [ $rc -ne 0 ] || {{ echo "$o"; exit 0; }}; {wait}; done'
+    return locked(script, setting=setting, cure=cure)
+
+
 def settled(system: System) -> Generator[PyinfraCommand, None, None]:
     """Finish what an interrupted run left, and wait for another apt or dpkg."""
     if system.manager == "apt":
@@ -92,10 +99,12 @@ def installed(
     """
     options = f"{_OPTIONS[system.manager]} {options}".strip()
     coming = _COMING[system.manager].format(specs=" ".join(specs), options=options)
+    # Only what was not there counts as ours, whoever asked for it before.
     yield locked(
-        f"set -e; export LC_ALL=C; mkdir -p {RECORD}; new=$({coming}); {{ cat {OURS} 2>/dev/null || :; printf '%s\\n' {' '.join(names)} $new; }} | sed '/^$/d'"
-        f" | sort -u >{OURS}.new; sync {OURS}.new; mv {OURS}.new {OURS}"
-        f"; printf '%s\\n' {' '.join(names)} | sort -u - $(ls {ASKED} 2>/dev/null) >{ASKED}.new; mv {ASKED}.new {ASKED}",
+        f"set -e; export LC_ALL=C; mkdir -p {RECORD}; new=$({coming}); touch {OURS} {ASKED};"
+        f" printf '%s\\n' $new | sed '/^$/d' | sort -u - {OURS} >{OURS}.new;"
+        f' {{ cat {ASKED}; for p in {" ".join(names)}; do case " "$(echo $new)" " in *" $p "*) echo "$p" ;; esac; done; }} | sort -u >{ASKED}.new;'
+        f" sync {OURS}.new {ASKED}.new; mv {ASKED}.new {ASKED}; mv {OURS}.new {OURS}",
         setting="packages",
         cure=cure,
     )
@@ -124,8 +133,7 @@ def packages(system: System, names: Sequence[str]) -> Generator[PyinfraCommand, 
             yield StringCommand("ln -sfn /dev/null", QuoteString(f"/etc/systemd/system/{unit}"))
     yield from settled(system)
     if system.manager == "apt":
-        for command in apt.update._inner():
-            yield locked(command, setting="packages", cure=_CURE)
+        yield updated()
     yield from installed(system, missing, missing)
 
 

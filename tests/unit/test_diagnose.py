@@ -121,6 +121,7 @@ BEFORE: list[tuple[str, dict[str, Any], str]] = [
     ("secure-boot-key-unknown", nvidia(signer=""), "a key without a name"),
     ("module-disabled", {"disabled": ("/etc/modprobe.d/a.conf: blacklist nvidia",)}, "a.conf"),
     ("module-disabled", {"cmdline": ("module_blacklist=nvidia",)}, "module_blacklist=nvidia"),
+    ("initramfs-missing", {"initrds": (f"initrd.img-{K64}",), "next_kernel": NEW64, "modules": (module(), replace(module(), kernel=NEW64, vermagic=NEW64))}, "has no initramfs"),
     ("nouveau-not-off", {"nouveau": True, "nouveau_off": False}, "nouveau is loaded"),
     ("nouveau-not-off", {"nova": True, "nouveau_off": False}, "nova_core is loaded"),
 ]  # fmt: skip

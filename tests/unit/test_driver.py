@@ -214,6 +214,13 @@ def test_the_version_to_install() -> None:
     }
 
 
+def test_what_is_there_stays_also_when_the_sources_have_moved_on() -> None:
+    gone = {name: [o for o in offers if "159" not in o.version] for name, offers in AVAILABLE.items()}
+    with pytest.raises(NoVersion, match=r"580\.159\.03 is there, .* there is: 580\.173\.02"):
+        choose(DRIVER, Packages(GOOD), gone)
+    assert choose(replace(DRIVER, version="newest"), Packages(GOOD), gone).driver == "580.173.02"
+
+
 def test_kernel_modules_that_want_another_driver() -> None:
     new = {name: [Offer("6.8.0-1039.39+1", "580.173.02")] for name in DRIVER.kernel_packages}
     with pytest.raises(NoVersion, match=r"is there for driver 580\.173\.02 and newer, not for 580\.159\.03"):

@@ -281,6 +281,12 @@ def test_driver_settings_that_cannot_be(settings: dict[str, Any], setting: str, 
     assert word in refused("gh200 without a driver", **settings)[setting].reason
 
 
+def test_a_driver_of_nvidias_installer_is_not_covered_with_packages() -> None:
+    there = survey("gh200 without a driver", runfile="/usr/bin/nvidia-uninstall")
+    assert "came by NVIDIA's installer" in refused(there)["driver"].reason
+    assert refused(survey("gh200", runfile="/usr/bin/nvidia-uninstall")) == {}, "one that works is kept"
+
+
 def test_modules_built_on_the_host_and_secure_boot() -> None:
     locked = survey("gh200 without a driver", secureboot="1")
     assert refused(locked) == {}, "Canonical's are signed"

@@ -47,6 +47,8 @@ def test_a_repo_file_checks_what_is_signed_and_holds_the_driver() -> None:
         ("https://user:secret@packages.example/a", "https://packages.example/a/"),
         ("https://toolkit.example/deb/$(ARCH)", "https://toolkit.example/deb/arm64"),
         ("https://toolkit.example/rpm/$basearch", "https://toolkit.example/rpm/aarch64"),
+        ("https://toolkit.example:443/rpm/${basearch}", "https://toolkit.example/rpm/aarch64"),
+        ('"https://toolkit.example/rpm"', "https://toolkit.example/rpm"),
     ],
 )
 def test_the_same_place(one: str, other: str) -> None:
@@ -107,6 +109,11 @@ def test_repo_sections() -> None:
 @given(st.text(max_size=400), st.sampled_from([".list", ".sources", ".repo", ".disabled"]))
 def test_files_without_our_places_are_never_touched(text: str, end: str) -> None:
     assert switched_off({f"/etc/x{end}": text}, (CUDA,), "aarch64") == {}
+
+
+def test_an_address_that_is_none_is_nobodys_place() -> None:
+    assert place("https://[MIRROR]/x", "aarch64") == "https://[MIRROR]/x"
+    assert switched_off({"/etc/a.sources": "URIs: http://[fe80::1/x\n"}, (CUDA,), "aarch64") == {}
 
 
 def test_what_a_host_has() -> None:
