@@ -70,7 +70,7 @@ def bare(hosts: dict[str, Fleet]) -> dict[str, set[str]]:
 def test_dry_run_on_bare_hosts(all_hosts: Fleet, hosts: dict[str, Fleet], bare: dict[str, set[str]]) -> None:
     dry = all_hosts.pyinfra("deploy.py", "--dry", "--json", limit=300)
     assert dry.code == 0, dry.err
-    assert len(dry.json["plan"]) == 12
+    assert len(dry.json["plan"]) == 13
     for name, row in ROWS.items():
         assert f"{hosts[name].host}  {row} (" in dry.err, dry.err
     assert {name: difference(bare[name], now) for name, now in snapshots(hosts).items()} == NOTHING
