@@ -66,7 +66,9 @@ def test_the_entry_of_somebody_else_is_off_and_apt_works(ubuntu: Server) -> None
     on = ubuntu.fleet.on_target
     assert on(f"grep -c '^# switched off by embedfleet' {CUDA_LIST}; stat -c %a {CUDA_LIST}") == "1\n640"
     assert "Signed-By" not in on("apt-get update 2>&1")
-    key = on("gpg --show-keys --with-colons /usr/share/keyrings/embedfleet-nvidia-*.asc 2>/dev/null | grep -c ^pub")
+    key = on(
+        "export GNUPGHOME=$(mktemp -d); gpg --show-keys --with-colons /usr/share/keyrings/embedfleet-nvidia-*.asc 2>/dev/null | grep -c ^pub"
+    )
     assert key == "1", "whatever else the server's file holds is not trusted"
 
 
