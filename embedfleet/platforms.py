@@ -190,7 +190,7 @@ def _cuda(
         dtype="float16",
         capability=capability,
         arch_list=arch_list,
-        build_env={"CUDA_HOME": "/usr/local/cuda", "NVCC_THREADS": "1"},
+        build_env={"CUDA_HOME": "/usr/local/cuda-13.0", "NVCC_THREADS": "1"},
         driver=driver or DriverPolicy("install", open_only=True),
         toolkit="cuda-toolkit-13-0",
         install=install,

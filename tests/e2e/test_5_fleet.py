@@ -118,7 +118,7 @@ def test_verify(all_hosts: Fleet) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("grace", {"VLLM_TARGET_DEVICE": "cuda", "TORCH_CUDA_ARCH_LIST": "9.0", "CUDA_HOME": "/usr/local/cuda"}),
+        ("grace", {"VLLM_TARGET_DEVICE": "cuda", "TORCH_CUDA_ARCH_LIST": "9.0", "CUDA_HOME": "/usr/local/cuda-13.0"}),
         ("power9", {"VLLM_TARGET_DEVICE": "cpu", "CXXFLAGS": "-mcpu=power9 -mtune=power9", "kernels": "kernels of the stand-in"}),
         ("power10", {"VLLM_TARGET_DEVICE": "cpu", "CXXFLAGS": "-mcpu=power10 -mtune=power10"}),
         ("rhel", {"VLLM_TARGET_DEVICE": "cpu", "kernels": "kernels of the stand-in"}),
