@@ -120,7 +120,9 @@ def _reboots(plan: Plan, survey: Survey) -> bool:
     if driver.action != "install" or settings.reboot == "never":
         return False
     there = survey.driver
-    other = bool(there.loaded) and not (fits(driver, there.loaded) and there.loaded_open in (driver.open, None))
+    canonical = any(name.startswith("linux-modules-nvidia-") for name in survey.packages)
+    same = fits(driver, there.loaded) and there.loaded_open in (driver.open, None)
+    other = bool(there.loaded) and not (same and canonical == (driver.source == "distribution"))
     return other or "mismatch" in there.smi or there.nouveau or (settings.reboot == "always" and bool(survey.reboot))
 
 

@@ -135,7 +135,7 @@ class Settings(_Strict):
     )
     kernel_modules: Literal["open", "proprietary"] = Field("open", description="flavour of NVIDIA's kernel modules")
     dgx_os_driver: Literal["keep", "replace"] = Field(
-        "keep", description="DGX OS brings its own driver; replace allows `driver: install` there"
+        "keep", description="DGX OS brings its own driver; replace treats it as any other system's"
     )
     imex_nodes: list[str] = Field(
         [], description="addresses of all nodes of this host's NVLink domain; GB200 and GB300 only"
@@ -145,7 +145,7 @@ class Settings(_Strict):
         description="if_needed: where the driver needs it; always: for whatever waits for one; one host at a time, drained",
     )
     reboot_timeout: int = Field(
-        1500, ge=30, description="seconds for a host to come back and serve; Grace's firmware is slow"
+        1500, ge=30, description="seconds for a host to come back, and as many again to serve; Grace's firmware is slow"
     )
     nvidia_repository_url: str = Field(
         "https://developer.download.nvidia.com/compute/cuda/repos",

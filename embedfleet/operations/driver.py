@@ -68,15 +68,14 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
         )
         return
     reboots.began()
-    if wrong and driver.fabric and evidence.loaded and reboots.serving:
-        # Its packages stop the running Fabric Manager, and with it every CUDA program on the switches.
-        if reason := reboots.refused():
-            yield failing(Problem(host.name, "reboot", f"{wrong[0]}; {reason}, and this host's driver cannot be changed under what serves", "allow a reboot when it suits, then deploy again"))  # fmt: skip
-            return
-        yield from drained(reboots)
+    # A change of its packages stops the running Fabric Manager, and with it every CUDA program on the switches.
+    first = bool(wrong and driver.fabric and evidence.loaded and reboots.serving)
+    if first and (reason := reboots.refused()):
+        yield failing(Problem(host.name, "reboot", f"{wrong[0]}; {reason}, and this host's driver cannot be changed under what serves", "allow a reboot when it suits, then deploy again"))  # fmt: skip
+        return
     if wrong:
         host.log(f"driver: {'; '.join(wrong[:4])}{f' and {len(wrong) - 4} more' if len(wrong) > 4 else ''}")
-        yield from put_in(driver, system, have)
+        yield from put_in(driver, system, have, drained(reboots) if first else ())
     if have.initramfs_stale:
         host.log("rebuild the initramfs, so that nouveau stays out of it")
         yield Told(INITRAMFS, setting="driver", cure="see why the initramfs cannot be built (room in /boot?)")
@@ -97,7 +96,7 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
     if findings:
         yield failing(_told(evidence, driver, findings))
         return
-    yield from serving_again(reboots)
+    yield from serving_again(reboots, stopped=first)
     reboots.done()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 
 from pyinfra import host
 from pyinfra.api.command import PyinfraCommand
@@ -43,8 +43,13 @@ def outdated(driver: Driver, system: System, have: Packages) -> list[str]:
     return [] if there == newest else [f"{there} is installed, {newest} is there"]
 
 
-def put_in(driver: Driver, system: System, have: Packages) -> Generator[PyinfraCommand, None, None]:
-    """The whole family in one transaction: of the version that all its packages have, what is of another flavour gone."""
+def put_in(
+    driver: Driver, system: System, have: Packages, before: Iterable[PyinfraCommand] = ()
+) -> Generator[PyinfraCommand, None, None]:
+    """The whole family in one transaction: of the version that all its packages have, what is of another flavour gone.
+
+    :param before: what is done right before it, when nothing but the transaction itself can fail any more
+    """
     yield from settled(system)
     options = ""
     if system.manager == "apt":
@@ -82,6 +87,7 @@ def put_in(driver: Driver, system: System, have: Packages) -> Generator[PyinfraC
     # dnf's devel packages of kernels are asked for by version and architecture, and known by their name alone
     plain = [re.sub(r"-\d.*", "", name) if system.manager == "dnf" else name for name in driver.kernel_packages]
     names = [*driver.packages, *plain]
+    yield from before
     yield from installed(
         system, names, specs, options, cure="read the lines above; docs/driver-troubleshooting.md has the usual causes"
     )

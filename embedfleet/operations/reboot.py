@@ -108,7 +108,8 @@ def rebooted(boot: str, reboots: Reboots) -> Generator[PyinfraCommand, None, Non
                 reboots.boots.append(boot)
                 return True
         if here == boot:  # it answers, and nothing happened: what was drained serves again
-            host.run_shell_command(StringCommand(_UNDRAIN))
+            # said here again: pyinfra passes an operation's own arguments to its commands, not to a callback's
+            host.run_shell_command(StringCommand(_UNDRAIN), _sudo=bool(host.data.get("_sudo")))
             problem = Problem(
                 host.name,
                 "reboot",
@@ -127,10 +128,15 @@ def rebooted(boot: str, reboots: Reboots) -> Generator[PyinfraCommand, None, Non
     yield StringCommand("timeout 300 systemctl is-system-running --wait >/dev/null 2>&1 || :")
 
 
-def serving_again(reboots: Reboots) -> Generator[PyinfraCommand, None, None]:
-    """After a reboot of a host that served: wait until what it served is right again."""
-    if not (reboots.serving and reboots.boots):
+def serving_again(reboots: Reboots, stopped: bool) -> Generator[PyinfraCommand, None, None]:
+    """After a reboot of a host that served: wait until what it served is right again.
+
+    :param stopped: whether it was drained, so that without a reboot it has to be started
+    """
+    if not reboots.serving or not (reboots.boots or stopped):
         return
+    if not reboots.boots:
+        yield StringCommand(_UNDRAIN)
     limit = reboots.timeout
     yield Told(
         f"e=$(($(date +%s)+{limit})); until {CTL} verify >/dev/null 2>&1; do [ $(date +%s) -lt $e ] ||"
