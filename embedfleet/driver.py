@@ -67,7 +67,6 @@ class Driver:
     :param services: units that are to run
     :param fabric: whether GPUs are joined by NVSwitches, so that CUDA waits for the Fabric Manager
     :param imex_nodes: addresses of the nodes of one NVLink domain
-    :param removable: regular expressions of names that a change of branch may remove; anything else stops it
     """
 
     action: Literal["install", "keep", "none"] = "none"
@@ -81,7 +80,6 @@ class Driver:
     services: tuple[str, ...] = ()
     fabric: bool = False
     imex_nodes: tuple[str, ...] = ()
-    removable: tuple[str, ...] = FAMILY
 
     def __repr__(self) -> str:
         """Short: pyinfra prints an operation's arguments."""

@@ -21,7 +21,7 @@ from embedfleet.facts.survey import Survey
 from embedfleet.gpus import blackwell
 from embedfleet.platforms import Platform
 from embedfleet.recognise import capabilities
-from embedfleet.repositories import Repository
+from embedfleet.repositories import Repository, without_password
 from embedfleet.rule import Found, refusal
 from embedfleet.settings import Settings
 from embedfleet.sources import Sources
@@ -146,7 +146,7 @@ def _secure(found: Repository) -> bool:
 def _plain(setting: str, found: Repository) -> tuple[str, str, str, bool, str, str]:
     return refusal(
         setting,
-        f"{found.uri if found.uri.startswith('http:') else found.key_url} is not https",
+        f"{without_password(found.uri if found.uri.startswith('http:') else found.key_url)} is not https",
         "use https, or set allow_http_repositories = True for a mirror that you trust the way to",
         matters="proxies on the way break signatures, and anybody on it sees what is installed",
         source="NVIDIA/deepops#732",

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import re
 
+from embedfleet.facts.system import kernel_order
+
 _IMAGE = re.compile(r"vmlinu[xz]-(\S+)$")
 
 
@@ -40,7 +42,7 @@ def next_kernel(running: str, images: list[str], grubby: str, link: str, grub: l
         return running, "there is no kernel in /boot, so the running one is started again"
     if "cfg" in [line.strip() for line in grub]:
         return _by_grub(grub, settings.get("saved_entry", "").strip(), installed)
-    newest = max(installed, key=_order)
+    newest = max(installed, key=kernel_order)
     linked = kernel_of(link)
     if len(installed) == 1 or linked == newest:
         return newest, "/vmlinuz" if linked == newest else "the one kernel in /boot"
@@ -64,7 +66,3 @@ def _named(entry: str, installed: list[str], where: str) -> tuple[str, str]:
     if not held:
         return "", f"{where} is {entry[:120]!r}, which names none of the kernels in /boot"
     return max(held, key=len), f"{where}, {entry[:120]!r}"
-
-
-def _order(kernel: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d{1,9}", kernel)]

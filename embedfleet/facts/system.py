@@ -64,10 +64,11 @@ def flavour(kernel: str) -> str:
 def newest_kernel(running: str, installed: list[str]) -> str:
     """Return the newest installed kernel of the running one's flavour; the running one where nothing is newer."""
     alike = [name.strip() for name in installed if flavour(name.strip()) == flavour(running)]
-    return max([running, *alike], key=_order)
+    return max([running, *alike], key=kernel_order)
 
 
-def _order(kernel: str) -> list[int]:
+def kernel_order(kernel: str) -> list[int]:
+    """Return what kernels are compared by: the numbers in their names."""
     return [int(number) for number in re.findall(r"\d{1,9}", kernel)]
 
 

@@ -43,21 +43,25 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
     + system: the host's
     + reboots: whether, and how
     """
-    have = host.get_fact(DriverPackages, manager=system.manager)
     evidence = host.get_fact(DriverEvidence)
     if driver.action == "keep":
         yield from _kept(driver, evidence)
         return
+    have = host.get_fact(DriverPackages, manager=system.manager)
     wrong = amiss(driver, have)
     if not wrong and driver.version == "newest":
         wrong = outdated(driver, system, have)
     idle = [name for name in driver.services if _idle(evidence, name)]
-    if not (wrong or have.initramfs_stale or idle) and _well(evidence, driver) and not _wants_reboot(evidence, reboots):
+    if (
+        not (wrong or have.initramfs_stale or idle)
+        and not _findings(evidence, driver)
+        and not _wants_reboot(evidence, reboots)
+    ):
         host.noop(f"driver {evidence.loaded} is installed, loaded and works")
         return
     if evidence.smi == "hung" and not wrong:
         # Each further look would hang as long; what it takes is a person (a GPU off the bus, mostly).
-        yield failing(_told(evidence, driver, working(evidence, flavour=driver.flavour, fabric=driver.fabric)))
+        yield failing(_told(evidence, driver, _findings(evidence, driver)))
         return
     if reason := reboots.held_back():
         yield failing(Problem(host.name, "driver", reason, "cure that host, then deploy again"))
@@ -89,10 +93,10 @@ def current(driver: Driver, system: System, reboots: Reboots) -> Generator[Pyinf
     if driver.services:
         yield from _services(driver)
     evidence = host.get_fact(DriverEvidence)
-    if not _well(evidence, driver) or _wants_reboot(evidence, reboots):
+    if _findings(evidence, driver) or _wants_reboot(evidence, reboots):
         yield from _reboot(driver, system, evidence, reboots)
         evidence = host.get_fact(DriverEvidence)
-    findings = working(evidence, flavour=driver.flavour, fabric=driver.fabric)
+    findings = _findings(evidence, driver)
     if findings:
         yield failing(_told(evidence, driver, findings))
         return
@@ -115,15 +119,16 @@ def _no_way(evidence: Evidence, driver: Driver) -> tuple[Finding, ...]:
 
 def _kept(driver: Driver, evidence: Evidence) -> Generator[PyinfraCommand, None, None]:
     """The vendor's system brings this driver: it is looked at and never touched."""
-    findings = working(evidence, flavour=driver.flavour, fabric=driver.fabric)
+    findings = _findings(evidence, driver)
     if findings:
         yield failing(_told(evidence, driver, findings))
     else:
         host.noop(f"driver {evidence.loaded} is kept, and works")
 
 
-def _well(evidence: Evidence, driver: Driver) -> bool:
-    return not working(evidence, flavour=driver.flavour, fabric=driver.fabric)
+def _findings(evidence: Evidence, driver: Driver) -> tuple[Finding, ...]:
+    """What of the driver does not work now."""
+    return working(evidence, flavour=driver.flavour, fabric=driver.fabric)
 
 
 def _unbuilt(driver: Driver, evidence: Evidence) -> list[str]:
@@ -161,7 +166,7 @@ def _reboot(
     driver: Driver, system: System, evidence: Evidence, reboots: Reboots
 ) -> Generator[PyinfraCommand, None, None]:
     """Reboot, where that is the cure, the settings allow it, and the driver is proven for the kernel that comes next."""
-    findings = working(evidence, flavour=driver.flavour, fabric=driver.fabric)
+    findings = _findings(evidence, driver)
     why = [finding.reason for finding in findings if finding.reboot]
     if not why and evidence.nouveau:
         why = ["nouveau holds the GPU"]

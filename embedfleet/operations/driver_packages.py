@@ -9,7 +9,7 @@ from pyinfra import host
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.api.state import StateStage
 
-from embedfleet.driver import Driver
+from embedfleet.driver import FAMILY, Driver
 from embedfleet.facts.packages import STREAM, AvailablePackages, Offer, Packages
 from embedfleet.operations.shell import failing, locked
 from embedfleet.operations.system import installed, settled, updated
@@ -77,7 +77,7 @@ def put_in(
         # fix-broken: a transaction that failed half-way left dependencies open, which this one closes or is refused
         options = "--fix-broken --allow-downgrades --allow-change-held-packages"
     guard = _GUARD[system.manager].format(specs=" ".join(specs), options=options)
-    family = "|".join(driver.removable)
+    family = "|".join(FAMILY)
     yield locked(
         f"export LC_ALL=C; gone=$({guard} | grep -vE '^({family})' || :); [ -z \"$gone\" ] ||"
         ' { echo "it would remove:" $gone; exit 1; }',

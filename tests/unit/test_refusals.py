@@ -281,6 +281,12 @@ def test_driver_settings_that_cannot_be(settings: dict[str, Any], setting: str, 
     assert word in refused("gh200 without a driver", **settings)[setting].reason
 
 
+def test_a_password_in_an_address_is_not_told() -> None:
+    found = refused("gh200 without a driver", nvidia_repository_url="http://bob:s3cret@mirror.example/cuda")
+    assert "http://mirror.example/cuda" in found["nvidia_repository_url"].reason
+    assert not any("s3cret" in problem.reason + problem.cure for problem in found.values())
+
+
 def test_a_driver_of_nvidias_installer_is_not_covered_with_packages() -> None:
     there = survey("gh200 without a driver", runfile="/usr/bin/nvidia-uninstall")
     assert "came by NVIDIA's installer" in refused(there)["driver"].reason
